@@ -28,7 +28,7 @@ from kfl_fleet.secure import (
     unpack_devices,
     unpack_keys,
 )
-from kfl_fleet.secure.cipher import KeyPair
+from kfl_fleet.secure.cipher import PRIME_25519, SMALL_ORDER, KeyPair
 from kfl_fleet.secure.device import add_common_mask
 from kfl_fleet.secure.shamir import PRIME, join, liars, split
 
@@ -208,6 +208,7 @@ def test_a_key_has_one_spelling_and_whoever_sends_another_is_at_fault() -> None:
         "respelled": lambda keys: Keys(keys[4].seal, respelled(keys[4].mask)),
         "of another": lambda keys: Keys(keys[4].seal, keys[4].seal),
         "of small order": lambda keys: Keys(bytes(32), keys[4].mask),
+        "of order eight": lambda keys: Keys(max(SMALL_ORDER - {PRIME_25519 - 1}).to_bytes(32, "little"), keys[4].mask),
         "above the prime": lambda keys: Keys(keys[4].seal, (2**255 - 18).to_bytes(32, "little")),
     }
     for change in bad.values():
@@ -220,6 +221,12 @@ def test_a_key_has_one_spelling_and_whoever_sends_another_is_at_fault() -> None:
         masked = {k: devices[k].mask(routed[k], np.ones(3, dtype="<u4")) for k in routed}
         revealed = {k: devices[k].reveal(left) for k, left in server.survivors(masked).items()}
         assert server.total(revealed).tolist() == [4, 4, 4]
+
+
+def test_points_of_small_order_are_those_that_the_library_refuses() -> None:
+    for point in SMALL_ORDER:
+        with pytest.raises(SumError, match="not one that a device can have"):
+            KeyPair.new().agree(point.to_bytes(32, "little"))
 
 
 def flipped(share: bytes) -> bytes:
@@ -239,12 +246,12 @@ def test_a_wrong_share_is_left_out_and_names_who_gave_it(share: float) -> None:
         seeds, keys = dict(revealed[liar].seeds), dict(revealed[liar].keys)
         if share == 0.5:  # 4 of 7 are needed, and 6 are there
             seeds[(liar + 1) % 6] = flipped(seeds[(liar + 1) % 6])
-            total = server.total({**revealed, liar: Revealed(seeds, keys)})
+            total = server.total({**revealed, liar: Revealed(seeds, keys)}, doubtful=True)
             assert total.tolist() == [15, 15, 15] and set(server.faults) == {liar}
         else:  # all 6 are needed: nobody can say which is wrong
             keys[6] = flipped(keys[6])
             with pytest.raises(SumError, match="do not belong together: one lies"):
-                server.total({**revealed, liar: Revealed(seeds, keys)})
+                server.total({**revealed, liar: Revealed(seeds, keys)}, doubtful=True)
 
 
 @settings(max_examples=60)

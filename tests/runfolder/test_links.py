@@ -110,3 +110,27 @@ def test_file_that_is_none_is_one_sentence_at_once(stopped, tmp_path, name, kind
         assert "Traceback" not in said
         if name == "config.toml":
             assert status == 2 and said.count("\n") == 1, said
+
+
+@pytest.mark.parametrize("kind", ["pipe", "endless"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", "--config", "it.toml"),
+        ("compare", "--settings", "it.toml", "--algorithms", "kfl"),
+        ("schedule", "it.json"),
+        ("run", "--dataset", "./it.npz"),
+        ("run", "--availability-trace", "it.csv"),
+        ("deploy", "up", "--config", "it.toml"),
+    ],
+)
+def test_file_that_a_person_names_and_is_none_is_one_sentence_at_once(tmp_path, monkeypatch, capsys, words, kind):
+    monkeypatch.chdir(tmp_path)
+    name = next(word for word in words if "it." in word)
+    if kind == "pipe":
+        os.mkfifo(name)
+    else:
+        (tmp_path / name).symlink_to("/dev/zero")
+    assert main([*words, "--out", "out"] if words[0] == "run" else list(words)) == 2
+    said = capsys.readouterr().err
+    assert "Traceback" not in said and "kfl: " in said, said

@@ -27,6 +27,12 @@ Vector = NDArray[np.unsignedinteger[Any]]
 KEY_BYTES = 32
 TAG_BYTES = 16
 PRIME_25519 = 2**255 - 19
+SMALL_ORDER = {
+    *(0, 1, PRIME_25519 - 1),
+    325606250916557431795983626356110631294008115727848805560023387167927233504,
+    39382357235489614581723060781553021112529911719440698176882885853963445705823,
+}
+"""The points of Curve25519 whose order divides 8, by their u (Bernstein, cr.yp.to/ecdh.html)."""
 _NONCE = bytes(12)
 _COUNTER = bytes(16)
 
@@ -69,9 +75,11 @@ def check_public(key: bytes) -> None:
     X25519 ignores the top bit and reduces the rest, so that one key has several spellings that differ as bytes; and
     with a point of small order the common key is known to everyone.
     """
-    if not int.from_bytes(key, "little") < PRIME_25519:
+    point = int.from_bytes(key, "little")
+    if not point < PRIME_25519:
         raise SumError("A public key of this sum is not in the form that a device gives it.")
-    KeyPair.new().agree(key)
+    if point in SMALL_ORDER:
+        raise SumError("A public key of this sum is not one that a device can have.")
 
 
 def derived(secret: bytes, *context: bytes) -> bytes:

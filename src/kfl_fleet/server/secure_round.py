@@ -152,8 +152,10 @@ class MaskedRound:
         )
         # Who fell silent after its masked upload arrived is in the sum all the same.
         self._dropped = {device: why for device, why in self._dropped.items() if device not in survivors}
-        total = self._sum.total(shares)
-        arrays, clipped = layout.decode(total)
+        try:
+            arrays, clipped = layout.decode(self._sum.total(shares))
+        except SumError:  # a share may be wrong: without it the sum may be right
+            arrays, clipped = layout.decode(self._sum.total(shares, doubtful=True))
         self._check_weights(arrays, layout, survivors)
         return self._read(arrays, clipped)
 
