@@ -61,7 +61,7 @@ def published() -> dict[str, Condition]:
         mnist,
         _condition("mnist", 5, searched=mnist),
         scarce_mnist,
-        _condition("mnist", 5, samples=50, searched=scarce_mnist),
+        _condition("mnist", 5, samples=50),
         _condition("cifar10", 2, samples=50, new_class=5, searched=scarce_cifar),
         _condition("mnist", 2, samples=50, new_class=5, searched=scarce_mnist),
     ]

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from studies.common_encoder.run import run
+from studies.common_encoder.run import PARTS, run
 
 OUT = Path("docs/results/common-encoder")
 
@@ -15,7 +15,7 @@ OUT = Path("docs/results/common-encoder")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse and do it."""
     parser = argparse.ArgumentParser(prog="python -m studies.common_encoder", description=__doc__)
-    parser.add_argument("what", choices=("run", "curves", "table"))
+    parser.add_argument("what", choices=(*PARTS, "table"))
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--seeds", default="0,1,2,3,4", help="seeds, with commas between")
     parser.add_argument("--conditions", default="", help="conditions, with commas between; all if left out")
@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     seeds = [int(word) for word in options.seeds.split(",")]
     if options.what != "table":
-        run(options.out, seeds, options.conditions, options.workers, curves=options.what == "curves")
+        run(options.out, options.what, seeds, options.conditions, options.workers)
     else:
         from studies.common_encoder.tables import write
 

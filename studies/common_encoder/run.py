@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import importlib
 import json
 import multiprocessing
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
@@ -15,16 +16,23 @@ from kfl.core.text import quantity
 
 LINES = "heads.jsonl.gz"
 CURVES = "curves.jsonl.gz"
-WITH_CURVES = ("cifar10-m2-all", "cifar10-m5-all", "cifar10-m5-50")
+NETWORKS = "networks.jsonl.gz"
+PARTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "heads": (LINES, ()),
+    "curves": (CURVES, ("cifar10-m2-all", "cifar10-m5-all", "cifar10-m5-50")),
+    "networks": (NETWORKS, ("cifar10-m5-50",)),
+}
+"""Modules of this study by name: the file of their lines, and their conditions if these are not all."""
 
 
-def run(out: Path, seeds: Sequence[int], words: str, workers: int, *, curves: bool = False) -> None:
+def run(out: Path, part: str, seeds: Sequence[int], words: str, workers: int) -> None:
     """Play conditions that are not played yet; the lines of each are written when it is done."""
     from studies.common_encoder.conditions import CONDITIONS
 
-    names = words.split(",") if words else list(WITH_CURVES if curves else CONDITIONS)
+    file_name, usual = PARTS[part]
+    names = words.split(",") if words else list(usual or CONDITIONS)
     out.mkdir(parents=True, exist_ok=True)
-    path = out / (CURVES if curves else LINES)
+    path = out / file_name
     done = {(line["condition"], line["seed"]) for line in read(path)} if path.exists() else set()
     tasks = [(name, seed) for name in names for seed in seeds if (name, seed) not in done]
     began = time.monotonic()
@@ -33,7 +41,7 @@ def run(out: Path, seeds: Sequence[int], words: str, workers: int, *, curves: bo
         mine = [task for task in tasks if CONDITIONS[task[0]].dataset == dataset]
         spawn = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(workers, spawn, initializer=_one_thread) as pool:
-            for future in as_completed([pool.submit(_curves if curves else _play, task) for task in mine]):
+            for future in as_completed([pool.submit(_play, part, *task) for task in mine]):
                 lines = future.result()
                 with gzip.open(path, "at", compresslevel=9) as file:
                     file.writelines(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
@@ -59,15 +67,10 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def _play(task: tuple[str, int]) -> list[dict[str, object]]:
+def _play(part: str, name: str, seed: int) -> list[dict[str, object]]:
     from studies.common_encoder.conditions import CONDITIONS, see
-    from studies.common_encoder.heads import play
 
-    return play(*task, see(CONDITIONS[task[0]].dataset))
-
-
-def _curves(task: tuple[str, int]) -> list[dict[str, object]]:
-    from studies.common_encoder.conditions import CONDITIONS, see
-    from studies.common_encoder.curves import play
-
-    return play(*task, see(CONDITIONS[task[0]].dataset))
+    found: list[dict[str, object]] = importlib.import_module(f"studies.common_encoder.{part}").play(
+        name, seed, see(CONDITIONS[name].dataset)
+    )
+    return found

@@ -118,13 +118,16 @@ def test_devices_classify_well_with_every_setting(covariance, personal):
         assert sum(right) > 0.95 * sum(number_tested(engine, k) for k in range(12))
 
 
+@pytest.mark.parametrize("algorithm", [CommonKnowledge(), CommonKnowledge(covariance="full", mean_bits=32)])
 @pytest.mark.parametrize("shift", [0.0, 3.0])
-def test_the_server_says_whether_devices_differ(shift):
-    algorithm, engine = CommonKnowledge(), engine_of(devices=15, split="iid", samples=1500, shift=shift)
+def test_the_server_says_whether_devices_differ(shift, algorithm):
+    engine = engine_of(devices=15, split="iid", samples=1500, shift=shift)
     start = algorithm.server_init(engine, 0)
     assert algorithm.remark(start) == ""
     server = take(algorithm, engine, start, report(algorithm, engine, range(15), start))
     assert algorithm.remark(server).startswith("Devices differ:" if shift else "Devices do not differ")
+    if shift or algorithm.covariance == "full":
+        assert bool(algorithm.common(server).between.any()) == bool(shift)
 
 
 def test_a_device_that_has_not_encoded_its_samples_takes_the_common_classifier():

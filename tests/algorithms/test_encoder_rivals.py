@@ -1,13 +1,17 @@
 """Rivals of common knowledge in `studies.common_encoder`: sums, what they estimate, and what they charge."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
 from kfl.algorithms.kernel_expert import weigh_experts
 from studies.common_encoder.rivals import RIVALS, Moments, added
+from studies.common_encoder.tables import PAGE, page
 
 CLASSES, D = 4, 6
+RESULTS = Path(__file__).parents[2] / "docs" / "results" / "common-encoder"
 
 
 def samples(seed=0, n=4000):
@@ -63,3 +67,7 @@ def test_a_device_with_much_data_that_the_common_classifier_misleads_keeps_its_o
     assert weigh_experts(misled, sure, place)[0] == 0
     assert weigh_experts(sure, misled, place) == (1.0, 0.0)
     assert weigh_experts(sure[:4], sure[:4], place[:4])[0] == 1.0
+
+
+def test_the_published_page_is_that_of_the_committed_results():
+    assert page(RESULTS) == (RESULTS / PAGE).read_text(encoding="utf-8")

@@ -126,3 +126,11 @@ def test_a_run_without_a_result_and_a_collapsed_seed_are_named(tmp_path):
     again = Comparison((*seeds, *other))
     assert lines(again, "calm collapsed with seed 2, to 21.0 %; its other seeds end at 95.0 % and above.")
     assert again.table().cells["accuracy, %"][0].endswith("(1 collapsed)")
+
+
+def test_a_page_of_single_runs_says_what_was_not_equal(tmp_path):
+    kfl.run(BASE, tmp_path / "a")
+    kfl.run(replace(BASE, algorithm=kfl.FedProto(learning_rate=0.1), rounds=2), tmp_path / "b")
+    page = build_report([tmp_path / "a", tmp_path / "b"]).read_text()
+    for line in ("Equal in all rows: data (mnist-5k)", "Rounds: 3 (kfl", "learning_rate: 0.05 (kfl"):
+        assert line in page

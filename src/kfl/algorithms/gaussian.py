@@ -135,6 +135,8 @@ def estimate(sums: Sums, *, full: bool = False) -> Common:
     den = float((sums.counts - sums.squares / sums.counts.clamp(min=1)).sum())
     excess = torch.where(kept, (values - noise) * dof / max(den, 1e-300), 0.0)
     between = (directions * excess) @ directions.T
+    if full and float(between.diagonal().mean()) <= DIFFER:  # one matrix for both halves: noise gets through the edge
+        kept, between = torch.zeros_like(kept), torch.zeros_like(between)
     cleaned = (directions * torch.where(kept, noise, values)) @ directions.T * dof
     total = PRIOR * d + weight + dof
     return Common(means, sums.counts, scale, (PRIOR * d * eye + weight * both + cleaned) / total, between, total)

@@ -77,7 +77,7 @@ class RunArgs:
     deterministic: bool = False
     """Use only deterministic algorithms on a GPU; slower. A CPU is always deterministic."""
     no_baseline: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """No effect: training alone is no longer run beside; kfl compare --twins does that."""
+    """No effect, and said to have none: training alone is no longer run beside; kfl compare --twins does that."""
     no_models: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Do not keep the devices' models in the run folder; kfl export needs them."""
     track: Annotated[tuple[str, ...], tyro.conf.UseAppendAction, TRACK] = ()
@@ -94,6 +94,8 @@ def main(arguments: Sequence[str]) -> int:
     experiment = with_radio_asked(options.experiment, start, arguments)
     experiment = with_devices_of_data(experiment, options.data_dir)
     check_idle([experiment], typed(arguments))
+    if options.no_baseline:
+        tell("kfl: --no-baseline has no effect any more: no baseline is run beside.", file=sys.stderr)
     folder = options.out or new_folder(experiment.algorithm.name, experiment.dataset)
     from kfl.runner import RunOptions  # PyTorch, which help texts do not need
 

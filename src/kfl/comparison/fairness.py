@@ -25,6 +25,8 @@ MOST_FIELDS = 6
 """Fields of the experiment that are listed; of more, the number."""
 Seeds = Mapping[str, Mapping[int, str]]
 """By label, the seeds that were asked for and have no result, each with the reason."""
+ALWAYS_RECORDED = ("data", "devices", "rounds")
+"""What records of every version say."""
 
 
 def equal(records: Sequence[Record], tuned: Mapping[str, str], trials: Mapping[str, int]) -> str:
@@ -155,16 +157,29 @@ def _tuning(own: Mapping[str, Sequence[Record]], tuned: Mapping[str, str], trial
 
 
 def _differing(own: Mapping[str, Sequence[Record]], kind: str) -> list[str]:
-    """Data, networks, scheduler and every other field of the experiment in which rows differ."""
+    """Data, networks, scheduler and every other field of the experiment in which rows differ.
+
+    Records of earlier versions say less: beyond data, devices and rounds they are compared with each other only.
+    """
     facts = {label: _facts(lines[0]) for label, lines in own.items()}
-    names = list(dict.fromkeys(name for one in facts.values() for name in one))
-    found = []
-    for name in names:
-        values = {label: one.get(name, "not recorded") for label, one in facts.items()}
-        if len(set(values.values())) > 1 and name != kind:
-            found.append(f"{name[0].upper()}{name[1:]}: {_by_value(values)}.")
     given = {label: lines[0].get("experiment") for label, lines in own.items()}
     tables = {label: table for label, table in given.items() if table is not None}
+    earlier = [label for label in own if label not in tables]
+    found = []
+    for name in dict.fromkeys(name for one in facts.values() for name in one):
+        values = {label: one.get(name, "not recorded") for label, one in facts.items()}
+        groups = (
+            [set(values.values())]
+            if name in ALWAYS_RECORDED
+            else [
+                {value for label, value in values.items() if (label in tables) == recorded}
+                for recorded in (True, False)
+            ]
+        )
+        if any(len(group) > 1 for group in groups) and name != kind:
+            found.append(f"{name[0].upper()}{name[1:]}: {_by_value(values)}.")
+    if earlier and tables:
+        found.append(f"Run by an earlier version, which recorded less to compare: {in_words(earlier)}.")
     fields = dict.fromkeys(name for table in tables.values() for name in table if name not in SHOWN_BY_THEMSELVES)
     differ = [name for name in fields if len({str(table.get(name)) for table in tables.values()}) > 1]
     for name in differ[:MOST_FIELDS]:
@@ -201,7 +216,12 @@ def kept_out(lines: Sequence[Record], name: str = "kept_out") -> str:
         for reason, count in (line.get(name) or {}).items():
             totals[reason] = totals.get(reason, 0.0) + count / len(lines)
     order = sorted(totals, key=lambda reason: -totals[reason])
-    words = {"band": "the band", "deadline": "the deadline", "count": "the scheduler's count", "away": "being away"}
+    words = {
+        "band": "the band",
+        "deadline": "the deadline",
+        "count": "the scheduler's count",
+        "away": "being away or having sent all",
+    }
     return ", ".join(f"{totals[reason]:.3g} by {words.get(reason, reason)}" for reason in order)
 
 

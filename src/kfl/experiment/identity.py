@@ -20,7 +20,7 @@ ADDED_LATER: Table = {
     "encoder": "auto",
     "availability_trace": "none",
     "availability_repeat_s": "none",
-    "algorithm": {"targets": "random", "charge": "printed"},
+    "algorithm": {"targets": "random", "charge": "printed", "largest_gradient": "none"},
     "scheduler": {"device_epsilon": 0.01},
     "radio": {
         **{name: "none" if value is None else value for name, value in PAPER_MODEL.items()},

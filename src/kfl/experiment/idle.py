@@ -170,7 +170,12 @@ ALWAYS = frozenset(
         *("algorithm.aggregation", "algorithm.mixing", "algorithm.mixing_rate", "algorithm.mean_bits"),
         *("algorithm.covariance", "algorithm.personal", "algorithm.worth_of", "algorithm.clip_norm"),
         *("algorithm.noise_multiplier", "algorithm.distill_weight", "algorithm.head", "algorithm.distill_steps"),
-        *("algorithm.small_features", "algorithm.small_width", "algorithm.small_loss_weight"),
+        *(
+            "algorithm.largest_gradient",
+            "algorithm.small_features",
+            "algorithm.small_width",
+            "algorithm.small_loss_weight",
+        ),
         *("algorithm.prototype_weight", "algorithm.head_steps", "algorithm.body_steps", "algorithm.margin_limit"),
         *("algorithm.memory", "algorithm.bits_per_value", "algorithm.charge", "algorithm.share"),
         *("algorithm.kind", "algorithm.bits_down", "algorithm.budget_bits", "algorithm.pull"),
