@@ -216,7 +216,12 @@ def kept_out(lines: Sequence[Record], name: str = "kept_out") -> str:
         for reason, count in (line.get(name) or {}).items():
             totals[reason] = totals.get(reason, 0.0) + count / len(lines)
     order = sorted(totals, key=lambda reason: -totals[reason])
-    words = {"band": "the band", "deadline": "the deadline", "count": "the scheduler's count", "away": "being away"}
+    words = {
+        "band": "the band",
+        "deadline": "the deadline",
+        "count": "the scheduler's count",
+        "away": "being away or having sent all",
+    }
     return ", ".join(f"{totals[reason]:.3g} by {words.get(reason, reason)}" for reason in order)
 
 

@@ -52,8 +52,9 @@ AWAY = Retry(0.5, factor=2.0, most_s=10.0, jitter=0.2)
 MARGIN = 0.1
 """This share of a message's time, at most MARGIN_S, is kept for the answer's way."""
 MARGIN_S = 2.0
-OBJECT = Retry(0.2)
-"""A message is announced before it is there; to ask for it sooner would delay it."""
+OBJECT, OBJECT_S = Retry(0.2), 15.0
+"""A message is announced before it is there; to ask for it sooner would delay it. After so long its server has died in
+between, and another may be asking already."""
 BEAT_S = 0.7 * HEARTBEAT_S
 ONLINE = "KFL_ONLINE_FILE"
 MOST_CONFIG = 1 << 22
@@ -197,7 +198,8 @@ class Node:
         entries: dict[str, Any] = {}
         for name in question.records:
             pull = partial(self.api.pull_object, question.run, name)
-            for _ in OBJECT.pauses(until):
+            for _ in OBJECT.pauses(min(until, time.monotonic() + OBJECT_S)):
+                self._beat()
                 if (content := self._patiently(pull, until)) is not None:
                     entries |= read_entries(name, content)
                     break
