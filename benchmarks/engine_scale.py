@@ -1,6 +1,6 @@
 """Memory and time per round of a fleet of 100,000 devices against one of 100: `python -m benchmarks.engine_scale`.
 
-Devices have 500 samples each, drawn with overlap from one stored set of 32×32 colour images, and the paper's CNN.
+Devices have 500 samples each, drawn with overlap from one stored set of 32×32 color images, and the paper's CNN.
 Each round 20 of them take part. Two things are measured, each for each size in a process of its own:
 
     engine   devices train, upload knowledge and are tested; nothing else

@@ -141,7 +141,7 @@ class Opened:
 def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--devices", type=int, nargs="+", default=[10, 100, 500])
-    parser.add_argument("--neighbours", type=int, default=100, help="a second line for fleets of more than so many")
+    parser.add_argument("--neighbors", type=int, default=100, help="a second line for fleets of more than so many")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args(words)
     head = f"{'upload':<28}{'devices':>8}{'masks with':>11}{'plain up':>12}{'up':>12}{'down':>10}"

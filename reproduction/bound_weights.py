@@ -1,4 +1,4 @@
-"""Which rounds Theorem 1 as printed favours, beside the paper's three patterns and what runs of them measure.
+"""Which rounds Theorem 1 as printed favors, beside the paper's three patterns and what runs of them measure.
 
     python -m reproduction.bound_weights --measure [--seeds 0 1 2 3 4] [--out docs/results]
     python -m reproduction.bound_weights [--out docs/results]
@@ -129,7 +129,7 @@ def draw_weights(panel: Axes) -> None:
     panel.text(60, 8e-4, "$\\gamma_t$ = 1/(t+1),\nthe scheduler's", color=BLUE, fontsize=9.5)
     panel.set(yscale="log", ylim=(1e-8, 3), xlim=(0, ROUNDS_OF_PAPER - 1))
     panel.set(xlabel="round $t$", ylabel="weight of data scheduled in round $t$")
-    panel.set_title("The bound as printed favours late rounds", fontsize=10.5, loc="left")
+    panel.set_title("The bound as printed favors late rounds", fontsize=10.5, loc="left")
 
 
 def draw_patterns(panel: Axes) -> None:

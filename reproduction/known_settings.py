@@ -130,7 +130,7 @@ PFLLIB_OURS: dict[str, tuple[str, Table, str]] = {
         "fedtgp",
         {},
         f"{OWN_START.replace('PFLlib', 'theirs')}; prototypes after the last step (theirs: before the first); "
-        "batches drawn anew in each round; no pull towards a class that nobody has reported",
+        "batches drawn anew in each round; no pull toward a class that nobody has reported",
     ),
 }
 PFLLIB_PROGRAM = {"FD": "PFLlib 87689a0", "FedTGP": "TsingZ0/FedTGP c77cbbb"}

@@ -157,7 +157,7 @@ def pattern_claims(classes: int, models: Models) -> list[Claim]:
     setting = f"{models} models, m = {classes}"
     where = "V" if classes == 2 else "report III"
     says = f"Descend converges faster than uniform and ascend, both datasets ({setting})"
-    note = "the first quarter of the rounds favours descend by construction: it has had more training by then"
+    note = "the first quarter of the rounds favors descend by construction: it has had more training by then"
     return [
         Claim("III-A, Remark 1", f"With a fixed total, early ends better ({setting})", "yes", command, tuple(end)),
         Claim(

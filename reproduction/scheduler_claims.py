@@ -30,7 +30,7 @@ from reproduction.verdict import ENERGY_MARGIN, MARGIN, SPEED_MARGIN, TRAINING_M
 
 EARLY_ENERGY_MARGIN = ENERGY_MARGIN * 30 / FULL.rounds
 """Of the budget for the whole run, where 30 rounds are compared."""
-SPENDS_EARLY = "the first quarter of the rounds favours whoever spends early, by construction"
+SPENDS_EARLY = "the first quarter of the rounds favors whoever spends early, by construction"
 
 
 def scheduler_claims(classes: int) -> list[Claim]:

@@ -87,7 +87,7 @@ def cases(device: str) -> dict[str, tuple[Table, str]]:
         "new class": {"new_class_samples": 5},
         "real work": {"real_work": True},
         "every second round": {"evaluate_every": 2},
-        "quantised": {"algorithm": {"name": "kfl", "bits_per_value": 6}},
+        "quantized": {"algorithm": {"name": "kfl", "bits_per_value": 6}},
         "noise": {"algorithm": {"name": "kfl", "clip_norm": 5.0, "noise_multiplier": 0.5, "noise_counts": True}},
         **{rule: {"algorithm": {"name": "kfl", "aggregation": rule}} for rule in ("trimmed", "median", "clip")},
     }

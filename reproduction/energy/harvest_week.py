@@ -86,7 +86,7 @@ class UntrainedFleet(SimulatedFleet):
 
 
 def gini(values: NDArray[Any]) -> float:
-    """0 where all are alike, towards 1 where one has everything.
+    """0 where all are alike, toward 1 where one has everything.
 
     >>> gini(np.ones(4)), gini(np.array([0, 0, 0, 1]))
     (0.0, 0.75)

@@ -281,7 +281,7 @@ def geometric_sum(progress: float, rounds: int) -> float:
 def round_weights(contraction: float, rounds: int) -> FloatArray:
     """The weight A_3^{T−2−t} of the data scheduled in round t, for t from 0 to T − 1; the last round has none.
 
-    As printed the weight grows with t where A_3 < 1: the bound favours late rounds, the reverse of Remark 1.
+    As printed the weight grows with t where A_3 < 1: the bound favors late rounds, the reverse of Remark 1.
 
     >>> round_weights(0.5, 5)
     array([0.125, 0.25 , 0.5  , 1.   , 0.   ])

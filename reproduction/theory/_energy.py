@@ -124,10 +124,10 @@ def why_not_covered(scheduler: str, *, minimises_drift: bool, hard_budget: bool,
     """Why Proposition 2 does not apply to a run, in words; None where it does.
 
     >>> why_not_covered("uniform", minimises_drift=False, hard_budget=False)
-    'does not apply: it is about schedulers that minimise the drift-plus-penalty in every round, and uniform does not'
+    'does not apply: it is about schedulers that minimize the drift-plus-penalty in every round, and uniform does not'
     """
     if not minimises_drift:
-        about = "it is about schedulers that minimise the drift-plus-penalty in every round"
+        about = "it is about schedulers that minimize the drift-plus-penalty in every round"
         return f"does not apply: {about}, and {scheduler} does not"
     if batteries:
         return "does not apply: it is about budgets of so much per round, and here devices live on batteries"

@@ -82,7 +82,7 @@ def proposition2_volume(
 
     `least_energy_j` (T, K) is what a round costs each device at least, infinite where it cannot take part; it makes
     the upper bound that stands for the optimum. ζ_k is taken over the run, as the energy inequality does; the proof
-    also needs it to cover the optimum's rounds, and exact minimisation in every round, which Algorithm 3 is not.
+    also needs it to cover the optimum's rounds, and exact minimization in every round, which Algorithm 3 is not.
 
     >>> account = EnergyAccount(np.full((4, 2), 0.1), np.zeros((4, 2)), np.full(2, 0.4))
     >>> everybody = np.ones((4, 2), bool)
@@ -186,7 +186,7 @@ def proposition2_of_run(world: World, logs: Sequence[RoundLog]) -> tuple[EnergyB
         raise ConfigError("rounds × devices", len(logs) * world.devices, f"at most {MOST_ENTRIES:,} to be laid out")
     weights = asked.scheduler.drift_weights(budget_j, asked.rounds, samples)
     if weights is None:
-        expected = "one that minimises the drift-plus-penalty in every round: Proposition 2 is about no other"
+        expected = "one that minimizes the drift-plus-penalty in every round: Proposition 2 is about no other"
         raise ConfigError("scheduler", asked.scheduler.name, expected)
     account, rounds = energy_account(logs, budget_j), len(logs)
     v, gamma = weights[0], weights[1][:rounds]

@@ -261,7 +261,7 @@ def test_fedgh(head, size, toy, play, fleet):
             descend(optimiser(models[k]), lambda m=models[k], x=x, y=y: functional.cross_entropy(m(x), y), STEPS)
             found[k] = prototypes(models[k], x, y)
         sent = uploaded(cohort, found)
-        # The released code steps an optimiser that holds a device's network, never the server's head.
+        # The released code steps an optimizer that holds a device's network, never the server's head.
         held = shared if head == "trained" else copy.deepcopy(models[cohort[-1]].head)
         step = torch.optim.SGD(held.parameters(), lr=rate)
         for batch in server_batches(toy, number, epochs, sent, size):
@@ -675,7 +675,7 @@ def coarse(values, bits):
 @pytest.mark.parametrize(("bits", "down"), [(32, 32), (1, 32), (1, 7), (4, 9)])
 @pytest.mark.parametrize("pull", ["none", "simplex", "knowledge"])
 def test_shared_stem(bits, down, pull, mixed_toy, play, mixed_fleet):
-    """One layer is common to the three networks. What quantisation takes from an update is added to the next."""
+    """One layer is common to the three networks. What quantization takes from an update is added to the next."""
     models, start = mixed_fleet
     algorithm = SharedStem(
         bits_per_value=bits, bits_down=down, budget_bits=2000, pull=pull, knowledge_weight=0.5, scale=2.0, **COMMON

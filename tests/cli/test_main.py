@@ -150,7 +150,7 @@ def test_bad_input_is_one_sentence_and_status_2(words, expected, capsys):
     [
         ("rounds = -", ["TOML"]),
         ("ronds = 3", ["ronds", "did you mean rounds"]),
-        ("rounds = 'many'", ["rounds is 'many'", "whole number"]),
+        ("rounds = 'many'", ["rounds is 'many'", "integer"]),
         ("[algorithm]\nname = 'kfl'\nknowlege_weight = 1.0", ["knowlege_weight", "knowledge_weight"]),
         ("[radio]\nbandwidth_hz = 'wide'", ["radio.bandwidth_hz"]),
     ],

@@ -525,7 +525,7 @@ BAD_CSV = {
     "semicolons": ("id;gain\na;1\n", ["separated by commas"]),
     "no id": ("gain,samples\n1,2\n", ["no column id"]),
     "rounds with a gap": ("id,round,gain\na,0,1\na,2,1\n", ["jumps from 0 to 2"]),
-    "half a round": ("id,round,gain\na,0.5,1\n", ["round of device 'a'", "0.5", "whole number"]),
+    "half a round": ("id,round,gain\na,0.5,1\n", ["round of device 'a'", "0.5", "integer"]),
     "round in words": ("# round = x\nid,round,gain\na,0,1\n", ["round is 'x'"]),
     "changing samples": ("id,round,gain,samples\na,0,1,5\na,1,1,6\n", ["samples of device 'a' is 5", "may change"]),
 }

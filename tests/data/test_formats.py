@@ -84,13 +84,13 @@ def test_arrays_by_the_names_people_give_them(tmp_path, names):
 
 def test_bytes_are_pixels(tmp_path):
     pixels = DRAW.integers(0, 256, (40, 6, 5, 3), dtype=np.uint8)
-    np.savez(tmp_path / "colour.npz", x=pixels, y=LABELS)
-    data = load_dataset(str(tmp_path / "colour.npz"))
+    np.savez(tmp_path / "color.npz", x=pixels, y=LABELS)
+    data = load_dataset(str(tmp_path / "color.npz"))
     assert data.input_shape == (3, 6, 5) and same_samples(data, pixels.transpose(0, 3, 1, 2), LABELS)
     assert data.inputs("train").min() >= 0 and data.inputs("train").max() == 1
-    np.savez(tmp_path / "grey.npz", x=pixels[..., 0], y=LABELS, x_test=pixels[:, 1:, :, 1], y_test=LABELS)
-    with pytest.raises(DataError, match=r"grey.npz.*training sample has shape \(1, 6, 5\), but .* \(1, 5, 5\)"):
-        load_dataset(str(tmp_path / "grey.npz"))
+    np.savez(tmp_path / "gray.npz", x=pixels[..., 0], y=LABELS, x_test=pixels[:, 1:, :, 1], y_test=LABELS)
+    with pytest.raises(DataError, match=r"gray.npz.*training sample has shape \(1, 6, 5\), but .* \(1, 5, 5\)"):
+        load_dataset(str(tmp_path / "gray.npz"))
 
 
 def test_labels_of_all_kinds_become_classes(tmp_path):

@@ -428,7 +428,7 @@ def test_a_cohort_that_does_not_fit_into_memory_is_halved(caplog):
         refused = memory.refused
         assert refused > 0 and "do not fit into memory" in caplog.text
         means, _ = class_means(stacked, range(DEVICES), found)
-        assert memory.refused == refused, "what was learnt about memory should be remembered"
+        assert memory.refused == refused, "what was learned about memory should be remembered"
     assert_same(found, wanted, 1e-6)
     assert list(stacked.choices.most_devices.values()) == [2]
     torch.testing.assert_close(means, class_means(stacked, range(DEVICES), found)[0])

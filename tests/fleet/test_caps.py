@@ -125,7 +125,7 @@ def of_counts(rows, dtype="int64"):
         # Each class by itself; a class of no samples stays one, and who alone holds a class keeps it all.
         ([[900, 7, 0], [10, 7, 5], [25, 0, 0]], 0.5, [[35, 7, 0], [10, 7, 5], [25, 0, 0]]),
         ([[900, 0], [10, 3]], 0.5, [[10, 0], [10, 3]]),
-        # Whole numbers are cut to whole ones: t = 0.4 (t + 5) = 10/3; and never to none, t = 1.
+        # Integers are cut to whole ones: t = 0.4 (t + 5) = 10/3; and never to none, t = 1.
         ([[8], [3], [2]], 0.4, [[3], [3], [2]]),
         ([[9], [1]], 0.3, [[1], [1]]),
         ([[5], [1], [1]], 0.5, [[2], [1], [1]]),

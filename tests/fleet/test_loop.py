@@ -140,7 +140,7 @@ class Anchored(Algorithm):
     ids=[
         "lyapunov",
         "unregistered",
-        "quantised batches",
+        "quantized batches",
         "fedavg",
         "shared stem",
         "shared stem and knowledge",

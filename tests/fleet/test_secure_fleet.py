@@ -83,7 +83,7 @@ SECURE = {"secure_sums": True, "secure_deadline_s": 0.2, "quorum": 0.0}
         (SharedStem(local_steps=2, pull="knowledge"), {"secure_bits": 64}, 1e-6),
         (FedAvg(local_steps=2), {}, 1e-5),
     ],
-    ids=["kfl", "kfl-64", "kfl-neighbours", "shared-stem", "stem-and-knowledge-64", "fedavg"],
+    ids=["kfl", "kfl-64", "kfl-neighbors", "shared-stem", "stem-and-knowledge-64", "fedavg"],
 )
 def test_a_third_of_the_devices_drops_out_and_the_rest_add_up_to_the_plain_result(
     algorithm: Algorithm,

@@ -455,7 +455,7 @@ def test_lowered_counts_are_a_part_rounded_down_and_what_is_held_stays_held():
 def test_counts_that_are_believed_or_not_sent_are_not_lowered():
     believed = replace(BELIEF, cuts=({"code": "claim_cut", "field": "gain"},))
     formats = {"int": ArrayFormat((1,), "int64", "counts")}
-    exact = {"int": np.array([2**53 + 1])}  # more than a float can tell from its neighbour
+    exact = {"int": np.array([2**53 + 1])}  # more than a float can tell from its neighbor
     assert lower_counts(exact, formats, believed)[0]["int"].tolist() == [2**53 + 1]
     assert lower_counts(exact, formats, believed)[1] is None
     nothing = validation.judge(replace(QUESTION, formats={}, belief=THIRD), reply({}))

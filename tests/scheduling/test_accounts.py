@@ -152,12 +152,12 @@ def test_charge_moves_by_harvest_less_what_is_spent():
         (
             [{}],
             {"resource_blocks": 2.5},
-            "resource_blocks is 2.5, but must be a whole number of blocks from 1 to 1e9.",
+            "resource_blocks is 2.5, but must be an integer of blocks from 1 to 1e9.",
         ),
         (
             [{}],
             {"resource_blocks": 0},
-            "resource_blocks is 0, but must be a whole number of blocks from 1 to 1e9.",
+            "resource_blocks is 0, but must be an integer of blocks from 1 to 1e9.",
         ),
         (
             [{"harvest_j": -1}],

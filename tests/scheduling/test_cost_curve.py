@@ -1,6 +1,6 @@
 """What every cost curve promises, tried on the paper's model and on whole devices.
 
-The whole devices are held against `tests/reference/whole_device.py`, which minimises over the split of the time
+The whole devices are held against `tests/reference/whole_device.py`, which minimizes over the split of the time
 in 40 digits and shares no code with the library. `python -m studies.solvers curve` does the same on many more.
 """
 

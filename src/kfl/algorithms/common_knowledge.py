@@ -7,7 +7,7 @@ samples through the same encoder that nobody trains (`kfl.encoders`). Means then
 
 and the server sums what arrives to class means M, a covariance Σ within classes, and a covariance B between devices
 (`kfl.algorithms.gaussian`). From those every device makes its own classifier, without a gradient: it mixes in its own
-covariance, shrinks its own means towards the common ones as far as devices agree, and weighs the result against a
+covariance, shrinks its own means toward the common ones as far as devices agree, and weighs the result against a
 kernel regression on its own samples alone by what each says of samples left out. With plenty of data it so keeps its
 own, with little it gets the common one.
 

@@ -6,7 +6,7 @@ arXiv:2406.00488.
 A device's own network has d features, and any architecture. The small model has d₁ ≤ d. On a device both bodies'
 features are put side by side and brought to d numbers by a linear layer of the device's own, its projector. All d go to
 the own head and the first d₁ to the small model's, like a smaller doll in a larger one. A chosen device receives the
-small model, minimises the sum of both heads' cross-entropies over all weights at once, and uploads the small model; the
+small model, minimizes the sum of both heads' cross-entropies over all weights at once, and uploads the small model; the
 server averages by samples. A device predicts with its own head, from the fused feature.
 
 The authors' code (github.com/LipingYi/FedMRL) gives both losses the weight 1 and starts all projectors from one draw. A

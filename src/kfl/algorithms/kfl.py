@@ -2,7 +2,7 @@
 
 Chen, Yi, Liu, Nallanathan: Knowledge-aided Federated Learning for Energy-limited Wireless Networks.
 
-A device trains its own model on F_k + λ L_k, where L_k pulls the feature of each sample towards the global
+A device trains its own model on F_k + λ L_k, where L_k pulls the feature of each sample toward the global
 knowledge Ω_c of its class, then uploads the mean feature of each of its classes. The server averages those means
 weighted by how many samples stand behind each. Models never leave their device and may all be different.
 

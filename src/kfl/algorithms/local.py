@@ -82,7 +82,7 @@ class SelfKnowledge(Algorithm):
     def local_update(
         self, message: Message, devices: Sequence[int], states: Sequence[State], engine: Engine, key: RoundKey
     ) -> tuple[list[State], list[Upload]]:
-        """τ steps on F + λL towards the device's own last class means, then its class means anew."""
+        """τ steps on F + λL toward the device's own last class means, then its class means anew."""
         import torch
 
         from kfl.engine import FeatureTargets, Supervised
@@ -139,7 +139,7 @@ class FixedKnowledge(Algorithm):
     def local_update(
         self, message: Message, devices: Sequence[int], states: Sequence[State], engine: Engine, key: RoundKey
     ) -> tuple[list[State], list[Upload]]:
-        """τ steps on F + λL towards the fixed targets."""
+        """τ steps on F + λL toward the fixed targets."""
         from kfl.engine import Supervised
 
         if not devices:

@@ -1,4 +1,4 @@
-"""A shared stem: the first layers, which all networks have alike, are learnt together; everything above stays personal.
+"""A shared stem: the first layers, which all networks have alike, are learned together; everything above stays personal.
 
 Networks of different widths often begin with the same layers: in the paper's CNN both convolutions, 2,872 values.
 LG-FedAvg (Liang et al. 2020) averages such layers. Here they are averaged from *updates of few bits* with error

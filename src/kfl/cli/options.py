@@ -400,7 +400,7 @@ LONGEST_RANGE = 100_000
 
 
 def whole_numbers(text: str, field: str) -> list[int]:
-    """Whole numbers of 0 or more, each once, in the order given.
+    """Integers of 0 or more, each once, in the order given.
 
     >>> whole_numbers("0..4", "seeds"), whole_numbers("0,3,7", "seeds"), whole_numbers("5", "seeds")
     ([0, 1, 2, 3, 4], [0, 3, 7], [5])

@@ -37,7 +37,7 @@ def rounds_each(row: Row, records: Sequence[Record]) -> float:
 
 
 def account(records: Sequence[Record]) -> list[str]:
-    """What was learnt, what was not, and of how many seeds."""
+    """What was learned, what was not, and of how many seeds."""
     rows = summarise_rows(records, ALONE)
     return [f"Findings: {learnt(rows, records)}", f"Not shown: {not_learnt(rows, records)}", seeds_of(records)]
 

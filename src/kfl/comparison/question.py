@@ -1,4 +1,4 @@
-"""Run labelled experiments over seeds, none twice: after the same search for each, and beside twins, where asked."""
+"""Run labeled experiments over seeds, none twice: after the same search for each, and beside twins, where asked."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ class Question:
         asked, wanted = as_entries(entries), list(dict.fromkeys(seeds))
         unfit: Mapping[str, str] = {}
         if (not wanted and search is None) or any(type(seed) is not int or seed < 0 for seed in wanted):
-            raise ConfigError("seeds", wanted, "one or more whole numbers of 0 or more")
+            raise ConfigError("seeds", wanted, "one or more integers of 0 or more")
         found = settled([entry.experiment for entry in asked], how or Execution())
         asked = [replace(entry, experiment=one) for entry, one in zip(asked, found, strict=True)]
         for entry in asked:

@@ -346,5 +346,5 @@ def _check_enough(train: IntArray, devices: int) -> None:
 
 def _count(field: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise ConfigError(field, value, "a whole number of at least 1")
+        raise ConfigError(field, value, "an integer of at least 1")
     return int(value)

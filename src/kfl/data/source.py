@@ -174,7 +174,7 @@ def _has_members(folder: Path, members: Mapping[str, int | None]) -> bool:
 
 
 def _unpack(url: str, folder: Path, file: RemoteFile, bar: _Bar) -> None:
-    """Take the members of an archive out of it, in a folder beside their final place that is gone afterwards."""
+    """Take the members of an archive out of it, in a folder beside their final place that is gone afterward."""
     import pooch
 
     unpack = pooch.Unzip if file.name.endswith(".zip") else pooch.Untar

@@ -28,7 +28,7 @@ MIXING = "mixing"
 
 @dataclass(frozen=True, eq=False)
 class FeatureTargets:
-    """Pulls the feature of each sample of class c towards `targets[c]`: λ ½‖h(x) − Ω_c‖², equation (6)."""
+    """Pulls the feature of each sample of class c toward `targets[c]`: λ ½‖h(x) − Ω_c‖², equation (6)."""
 
     weight: float
     """λ."""
@@ -147,7 +147,7 @@ class Distillation(Objective):
     """Brings a model's softened predictions close to given logits, which take the place of labels.
 
     T² KL(softmax(z*/T) ‖ softmax(z/T)), mean over samples (Hinton, Vinyals, Dean 2015). The factor T² keeps the
-    size of the gradient the same for every temperature; for large T it is that of a squared error on centred
+    size of the gradient the same for every temperature; for large T it is that of a squared error on centered
     logits.
     """
 

@@ -129,7 +129,7 @@ def layers_of(part: nn.Module, prefix: str) -> list[Layer]:
 
 def further_state(model: nn.Module) -> list[Layer]:
     """What a model's state has beside its parameters, by layer: running means, variances and counters of a
-    normalisation, and further names of weights that are tied.
+    normalization, and further names of weights that are tied.
 
     >>> [layer.arrays for layer in further_state(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2, momentum=None)))]
     [(('1.running_mean', (2,)), ('1.running_var', (2,)), ('1.num_batches_tracked', ()))]

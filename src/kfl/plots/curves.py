@@ -1,6 +1,6 @@
 """Accuracy curves: of a comparison, means over seeds with bands and names at the ends of the lines; of one run.
 
-Every line has its own color, dashes and label, so that the plot can be read in greyscale.
+Every line has its own color, dashes and label, so that the plot can be read in grayscale.
 """
 
 from __future__ import annotations

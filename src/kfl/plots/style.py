@@ -63,7 +63,7 @@ _DASHES: tuple[tuple[float, ...], ...] = ((), (7, 2), (2, 1.5), (6, 1.5, 1.5, 1.
 def style_of(name: str) -> Style:
     """Return the style of an algorithm: its line of the table, or one that follows from its name.
 
-    Lines differ in dashes as well as in color, so that a plot can be read in greyscale.
+    Lines differ in dashes as well as in color, so that a plot can be read in grayscale.
 
     >>> style_of("local")
     Style(color='#333333', dashes=(0, (5, 2)), width=1.7)

@@ -242,7 +242,7 @@ def bars(name: str, x: list[Any], y: list[Any], marker: dict[str, Any], **more: 
 
 
 def hatched(color: str, shape: str, size: int = 6) -> dict[str, Any]:
-    """Return the filling of bars: colored and hatched, so that they can be told apart in grey."""
+    """Return the filling of bars: colored and hatched, so that they can be told apart in gray."""
     return {"color": color, "pattern": {"shape": shape, "fillmode": "overlay", "fgcolor": "@panel", "size": size}}
 
 

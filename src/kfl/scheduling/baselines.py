@@ -1,7 +1,7 @@
 """The schedulers that others are compared with: fixed patterns, round robin, myopic, and two that look at joules.
 
 The paper's section V compares temporal patterns (uniform, ascend, descend) and, in V-C, round robin and myopic.
-It does not say how these share the band; here each minimises the total energy of the devices it chose. The two
+It does not say how these share the band; here each minimizes the total energy of the devices it chose. The two
 at the end of this module, the cheapest devices and a fixed set, are what work on wireless learning compares with.
 """
 
@@ -115,7 +115,7 @@ def rising_size(round_index: int, horizon: int, average: int) -> int:
     if round_index >= mirror:
         return average if round_index == mirror else 2 * average - rising_size(mirror, horizon, average)
     steps = horizon - 1
-    # 1 + (2·average − 2) t / (T − 1), rounded to the nearest whole number, halves up, in integers.
+    # 1 + (2·average − 2) t / (T − 1), rounded to the nearest integer, halves up, in integers.
     return 1 + (2 * (2 * average - 2) * round_index + steps) // (2 * steps)
 
 

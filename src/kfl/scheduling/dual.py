@@ -1,6 +1,6 @@
 """The dual scheduler: the best set of devices, with a certificate of how far it can be from the best.
 
-It minimises what Algorithm 3 minimises, equation (22), but does not grow a set device by device. One price for
+It minimizes what Algorithm 3 minimizes, equation (22), but does not grow a set device by device. One price for
 the band separates the problem over devices (`kfl.scheduling._relaxation`), which gives a lower bound on the
 value of every set; the set the price suggests is then mended (`kfl.scheduling._repair`). The distance between
 the two is printed with every decision and is at most one device's worth, V γ_t D_k.
@@ -72,7 +72,7 @@ def best_priced_set(
     price: FloatArray,
     extra_price: Callable[[Observation], float],
 ) -> tuple[Decision, float]:
-    """Return the set, with its shares, that nearly minimises Σ price_k E_U,k − worth_k, and a bound on every set.
+    """Return the set, with its shares, that nearly minimizes Σ price_k E_U,k − worth_k, and a bound on every set.
 
     Args:
         observation: The round.
@@ -111,7 +111,7 @@ def best_priced_set(
 
 
 def _share_band(devices: Candidates, tiny: float) -> tuple[FloatArray, FloatArray]:
-    """Shares that minimise Σ (q_k + ε) E_U,k for a set that fits, and the energies.
+    """Shares that minimize Σ (q_k + ε) E_U,k for a set that fits, and the energies.
 
     The paper gives a device with q = 0 the smallest share that works, where it sends at full power all the
     time; a small price on its joules avoids that at no cost to the others.

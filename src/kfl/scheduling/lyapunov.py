@@ -1,6 +1,6 @@
 """Algorithm 3: energy-aware online device scheduling.
 
-Each round minimises, as well as a greedy order can, the drift-plus-penalty of equation (22),
+Each round minimizes, as well as a greedy order can, the drift-plus-penalty of equation (22),
 
     Y(S) = −V γ_t Σ_{k∈S} D_k + Σ_{k∈S} q_k E_k,
 

@@ -1,4 +1,4 @@
-"""What Algorithm 3 and the dual scheduler both minimise in a round: the drift-plus-penalty, equation (22),
+"""What Algorithm 3 and the dual scheduler both minimize in a round: the drift-plus-penalty, equation (22),
 
     −V γ_t Σ_k α_k D_k + Σ_k q_k α_k E_k,        E_k = E_L + E_U,
 
@@ -40,7 +40,7 @@ from kfl.scheduling.base import Decision, Observation, Scheduler, SchedulerState
 from kfl.scheduling.curve import BoolArray, FloatArray
 
 LARGEST_WEIGHT = 1e30
-"""Weights in what schedulers minimise are no larger: products with samples and joules must stay finite."""
+"""Weights in what schedulers minimize are no larger: products with samples and joules must stay finite."""
 _WEIGHT = Range(0, LARGEST_WEIGHT, f"a number from 0 to {LARGEST_WEIGHT:g}")
 
 _EXPECTED = '"inverse", "constant" or "module:function", a function of the round (from 0) that returns a number'
@@ -48,7 +48,7 @@ _EXPECTED = '"inverse", "constant" or "module:function", a function of the round
 
 @dataclass(frozen=True)
 class DriftScheduler(Scheduler):
-    """What schedulers that minimise the drift-plus-penalty have in common: its parameters.
+    """What schedulers that minimize the drift-plus-penalty have in common: its parameters.
 
     The printed V is in J² per sample, so one number means something else in every cell and for every horizon. Without
     it V follows from `relative_v`, which has no unit, and devices wait out deep fades (`dearest_upload`).
@@ -72,7 +72,7 @@ class DriftScheduler(Scheduler):
     relative V and batteries that a harvest fills, all rounds weigh the same."""
     epsilon: Annotated[float, _WEIGHT] = 1e-6
     """Weight of a joule that is within budget, as a fraction of the mean budget per round (of 1 J if there are no
-    budgets): the band is shared to minimise Σ (q_k + ε) E_k. Queues move in steps of the budget per round, so this is
+    budgets): the band is shared to minimize Σ (q_k + ε) E_k. Queues move in steps of the budget per round, so this is
     far below any queue that matters: the round's Σ q E is at most ε Σ p_max T_U above its minimum, 1e-5 at the paper's
     settings against 0.01 for one device's data in the last round. Without it, devices with q = 0 would send at full
     power."""
@@ -138,7 +138,7 @@ class DriftScheduler(Scheduler):
         return replace(observation, hard_budget=True, battery_j=np.minimum(left_j, most_j))
 
     def energy_weight(self, state: SchedulerState, observation: Observation) -> FloatArray:
-        """q_k + ε, so that the band is shared to minimise Σ (q_k + ε) E_k."""
+        """q_k + ε, so that the band is shared to minimize Σ (q_k + ε) E_k."""
         return state.queue_j + self.small_price(state, observation)
 
     def worth(self, state: SchedulerState, observation: Observation) -> FloatArray:

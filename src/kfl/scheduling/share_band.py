@@ -53,7 +53,7 @@ def _budget_floor(observation: Observation) -> FloatArray:
 def serve(
     observation: Observation, chosen: BoolArray, weight: FloatArray, allocator: Allocator = solve_shares
 ) -> Decision:
-    """Shares and powers for the chosen devices, minimising Σ weight · energy, as a decision without objective.
+    """Shares and powers for the chosen devices, minimizing Σ weight · energy, as a decision without objective.
 
     Devices that can never finish or afford it are left out. If the least shares of the others do not fit the
     band together, those with the largest are left out until they do.

@@ -100,7 +100,7 @@ class ScheduledRound:
     queue_j: FloatArray
     """Virtual queues after the round."""
     objective: float
-    """NaN where the scheduler minimises nothing."""
+    """NaN where the scheduler minimizes nothing."""
     lower_bound: float
     """NaN where the scheduler knows none."""
     status: Status

@@ -204,7 +204,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 STATUS = """How a fleet is doing: rounds, devices seen, late, lost, rejected, energy, and accuracy as devices
-report it. Read from the server's run folder, while it runs and afterwards."""
+report it. Read from the server's run folder, while it runs and afterward."""
 
 
 @dataclass(frozen=True)

@@ -191,7 +191,7 @@ def make_missing(project: Project, hosts: Sequence[str] = (), address: str | Non
 
 def renew_server(project: Project, hosts: Sequence[str] = ()) -> Path:
     """A new server certificate of the same authority, for more names or because the old one ends; devices notice
-    nothing. Restart the SuperLink and reload the proxy afterwards."""
+    nothing. Restart the SuperLink and reload the proxy afterward."""
     keys = project.keys
     authority = Pair(keys / "ca.crt", keys / "ca.key")
     if not authority.private.exists():

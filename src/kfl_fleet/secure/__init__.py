@@ -19,7 +19,7 @@ secrets of one device, and fewer shares than the threshold t reveal nothing, so 
 they know learn nothing about the others beyond their sum.
 
 **Threshold.** t is a majority of the devices that advertised, and at least three. A round survives as long as t devices
-are left after each step. With neighbours, both counts are among the neighbours of each device, a ring drawn anew in
+are left after each step. With neighbors, both counts are among the neighbors of each device, a ring drawn anew in
 every round; `studies/fleet/secure_neighbours.py` computes the odds that a round fails or a device is exposed.
 
 **Numbers.** Each value times its weight is clipped to ±R·D and rounded to a multiple of a step, the smallest power of
@@ -29,7 +29,7 @@ two for which n devices cannot overflow b bits:
 
 D is the largest number of samples of a device, rounded up to a power of two, and R is `secure_range`. Ten devices of up
 to 1,000 samples with R = 64 and 32 bits have a step of 2^−11: a mean over 5,000 samples of a class is off by at most
-5 · 10^−7. Counts are exact. How many values were clipped is part of the sum. Quantised uploads gain nothing, because
+5 · 10^−7. Counts are exact. How many values were clipped is part of the sum. Quantized uploads gain nothing, because
 devices' grids differ: a masked value takes all its bits.
 
 **Checks.** Two more entries of a vector are the sums of its others times random numbers that follow from the session.

@@ -78,7 +78,7 @@ def traffic(length: int, bits: int, neighbours: int) -> tuple[int, int]:
     >>> traffic(length=651, bits=32, neighbours=9)
     (3376, 1150)
     """
-    up = 2 * KEY_BYTES + boxes_bytes(neighbours) + length * bits // 8 + revealed_bytes(neighbours + 1)
+    up = 2 * KEY_BYTES + boxes_bytes(neighbors) + length * bits // 8 + revealed_bytes(neighbors + 1)
     keys, survivors = neighbours * (_NUMBER.size + 2 * KEY_BYTES), (neighbours + 1) * _NUMBER.size
     return up, keys + boxes_bytes(neighbours) + survivors + 2 * _NUMBER.size
 

@@ -345,7 +345,7 @@ class FlowerFleet(Fleet):
         return {device: (self.roster.members[device].node, parts) for device, parts in packed.items()}
 
     def _questions(self, state: RunState, decision: Decision, formats: UploadFormat) -> dict[int, Question]:
-        """What each chosen device was asked, for the judgement of its answer."""
+        """What each chosen device was asked, for the judgment of its answer."""
         return {
             device: Question(
                 round=state.round,
