@@ -1,4 +1,4 @@
-"""What a secure sum costs beside a plain upload: bytes and milliseconds of a device and of the server.
+"""What a secure sum costs next to a plain upload: bytes and milliseconds of a device and of the server.
 
     python -m benchmarks.secure_sums --out docs/results/secure-sums.txt
 
@@ -159,7 +159,7 @@ def main(words: Sequence[str] | None = None) -> None:
                 line += f"{whole['down']:>10,.0f}{whole['device_ms']:>11,.1f}{whole['server_ms']:>11,.0f}"
                 lines.append(f"{line}{some['server_ms']:>11,.0f}")
                 print(lines[-1], flush=True)
-    lines += ["", "Up and down: bytes of one device in a round, beside the broadcast. Server ms: the whole sum."]
+    lines += ["", "Up and down: bytes of one device in a round, next to the broadcast. Server ms: the whole sum."]
     print("\n".join(lines[-2:]))
     if given.out is not None:
         given.out.write_text("\n".join(lines) + "\n")

@@ -7,9 +7,9 @@ A line of its own in a page becomes
     <!-- exports: package -->          a table of all it exports: name, first sentence, link to the entry
     <!-- problem: cell -->             the table of a problem file's fields (`cell` or `device`)
     <!-- codes: module.MAPPING -->     a table of codes and what each means
-    <!-- presets: names -->            a table of the ready-made cells, for a page beside `reference/`
+    <!-- presets: names -->            a table of the ready-made cells, for a page next to `reference/`
     <!-- presets: sources -->          every ready-made cell, with the source of each figure
-    <!-- idle -->                      options of `kfl run` that act only beside certain others
+    <!-- idle -->                      options of `kfl run` that act only with certain others
     <!-- gaps -->                      what the paper's proofs leave open
     <!-- fleet: metrics -->            every metric of a fleet's server, as it exports it
     <!-- fleet: alerts -->             every alert of a new project
@@ -79,7 +79,7 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 
 def _idle() -> str:
-    """A row for each option that a choice can make idle: beside which words of that choice it is, and what it needs."""
+    """A row for each option that a choice can make idle: with which words of that choice it is, and what it needs."""
     from kfl.experiment.idle import COUNTED, NEEDS, words_of
 
     rows = []

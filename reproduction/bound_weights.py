@@ -1,4 +1,4 @@
-"""Which rounds Theorem 1 as printed favors, beside the paper's three patterns and what runs of them measure.
+"""Which rounds Theorem 1 as printed favors, next to the paper's three patterns and what runs of them measure.
 
     python -m reproduction.bound_weights --measure [--seeds 0 1 2 3 4] [--out docs/results]
     python -m reproduction.bound_weights [--out docs/results]
@@ -118,7 +118,7 @@ def draw(measured: dict[str, Any], path: Path) -> None:
 
 
 def draw_weights(panel: Axes) -> None:
-    """The weight of each round; names beside the lines, where no other line passes."""
+    """The weight of each round; names next to the lines, where no other line passes."""
     at = np.arange(ROUNDS_OF_PAPER - 1)
     places = {0.8125: (141, 2e-6, "left"), 0.9: (69, 2e-6, "right"), 0.97: (4, 7e-4, "left"), 0.99: (28, 0.4, "left")}
     for shade, contraction in zip(("0.0", "0.25", "0.4", "0.5"), CONTRACTIONS, strict=True):

@@ -185,7 +185,7 @@ def new_class_claim() -> Claim:
         for dataset in DATASETS
         for rival in ("local", "self-knowledge", "fixed-knowledge")
     ]
-    says = "Knowledge of others helps with a class just met (5 samples of it beside 50 others, tested on it alone)"
+    says = "Knowledge of others helps with a class just met (5 samples of it next to 50 others, tested on it alone)"
     return Claim("II-A", says, "said, not tested", "python -m reproduction figures sharing", tuple(asked))
 
 

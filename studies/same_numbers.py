@@ -123,7 +123,7 @@ def play(device: str, only: str, float64: bool) -> Table:
 
 
 def read(folder: Path) -> Table:
-    """The facts of a run folder that must not change; read by hand, since the two versions may read differently."""
+    """The facts of a run folder that must not change; read directly, since the two versions may read differently."""
     from safetensors.numpy import load_file
 
     rounds = []

@@ -81,7 +81,7 @@ class UntrainedFleet(SimulatedFleet):
         return {device: {} for device in devices}, [], []
 
     def evaluate(self, state: RunState, devices: Collection[int]) -> IntArray:
-        """Nobody is tested."""
+        """No device is tested."""
         return state.correct
 
 

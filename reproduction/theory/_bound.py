@@ -260,7 +260,7 @@ def _scheduling_term(A_2: float, samples: FloatArray, scheduled: float, rounds: 
 def spread(counts: NDArray[np.generic]) -> float:
     """CK/D Σ_k Σ_c D_{k,c}²/(D_c² D_k) Σ_j D_{j,c}²: one round's part of the heterogeneity term, over A_2."""
     samples = np.asarray(counts, dtype=np.float64)
-    held = samples[:, samples.sum(axis=0) > 0]  # a class that nobody holds has no term
+    held = samples[:, samples.sum(axis=0) > 0]  # a class that no device holds has no term
     per_class, per_device = held.sum(axis=0), samples.sum(axis=1)
     squares = np.square(held)
     inner = (squares / per_device[:, None]).sum(axis=0) / np.square(per_class) * squares.sum(axis=0)

@@ -152,7 +152,7 @@ def _last_models(reader: RunReader, world: World, history: History, devices: Seq
 
 
 def _lemmas(reader: RunReader, world: World, history: History, estimate: Estimate) -> tuple[LemmaCheck, ...]:
-    """Both lemmas for the devices that were looked at. In the first round nobody has knowledge yet."""
+    """Both lemmas for the devices that were looked at. In the first round no device has knowledge yet."""
     from reproduction.theory._lemmas import LemmaCheck, local_round
 
     last = _last_models(reader, world, history, estimate.devices)
@@ -235,7 +235,7 @@ def _proposition2(
     worse = sum(log.objective is not None and log.objective > 0 for log in history.rounds)
     if worse:
         notes.append(
-            f"In {several(worse, 'round')} the decision was worse than scheduling nobody: for this run the energy "
+            f"In {several(worse, 'round')} the decision was worse than an empty schedule: for this run the energy "
             "inequality is not proven."
         )
     scheduler = asked.scheduler

@@ -44,7 +44,7 @@ GAPS: tuple[Gap, ...] = (
         "Theorem 1",
         "first step",
         "Lemma 2 is applied to all K devices, though those that are not scheduled do not train.",
-        "The theorem is false: with λ = 0 and nobody scheduled, the bound falls below a loss that cannot move.",
+        "The theorem is false: with λ = 0 and no device scheduled, the bound falls below a loss that cannot move.",
     ),
     Gap(
         "class factor",
@@ -92,7 +92,7 @@ GAPS: tuple[Gap, ...] = (
         "Proposition 2",
         "data inequality",
         "It assumes that each round is minimized exactly, which Algorithm 3 does not do. The energy inequality needs "
-        "only that no round is worse than scheduling nobody.",
+        "only that no round is worse than scheduling no device.",
         "Where the band is scarce, Algorithm 3 misses the best set in more than a quarter of the rounds of a "
         "brute-force test.",
     ),

@@ -1,8 +1,8 @@
 """Proposition 2 for a finished run: what was spent against the energy inequality, what was scheduled against the other.
 
-The data-volume inequality compares with the best schedule that knows all channels in advance, which nobody has. An
-upper bound of it stands in. Where the run stands above even that comparison, the inequality holds for certain; where
-the comparison is zero or less, it is vacuous: a run that schedules nobody would satisfy it.
+The data-volume inequality compares with the best schedule that knows all channels in advance, which no scheduler does.
+An upper bound of it stands in. Where the run stands above even that comparison, the inequality holds for certain; where
+the comparison is zero or less, it is vacuous: a run that schedules no device would satisfy it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class VolumeBound:
 
     @property
     def vacuous(self) -> bool:
-        """Whether even a run that schedules nobody would satisfy it."""
+        """Whether even a run that schedules no device would satisfy it."""
         return self.limit <= 0
 
     @property
@@ -133,7 +133,7 @@ def offline_upper(samples: FloatArray, budget_j: FloatArray, gamma: FloatArray, 
 def observed_rounds(world: World, rounds: int) -> Iterator[Observation]:
     """What the server knew in each round of a run, but for batteries: the channels are drawn again from the seed."""
     if world.cell is None:
-        raise ConfigError("radio", "none", "a cell: without one nobody spends energy")
+        raise ConfigError("radio", "none", "a cell: without one no device spends energy")
     asked, table, fading = world.experiment, world.table, None
     bits, endless_j = float(table.bits_down.max(initial=0.0)), np.full(world.devices, np.inf)
     accounts = Accounts.start(asked.scheduler, endless_j, rounds, fills=False)
@@ -159,9 +159,9 @@ def least_round_energy(world: World, rounds: int) -> FloatArray:
 
 
 def everybody_energy(world: World, rounds: int) -> float:
-    """What the cell would spend if everybody who can took part in every round, at what that round really costs.
+    """What the cell would spend if all devices that can took part in every round, at what that round really costs.
 
-    The band is shared so that this is least; where not everybody fits, those who need most of it stay out, as with the
+    The band is shared so that this is least; where not all devices fit, those who need most of it stay out, as with the
     scheduler `all`. As long as all fit, no schedule that shares the band this way spends more: a further device only
     adds its own energy and takes band from the others. Shares are real numbers, also where a run has resource blocks.
     """

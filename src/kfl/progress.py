@@ -2,7 +2,7 @@
 
 On a terminal it is a live line with a bar, in a notebook a line that changes, elsewhere (a log file, a pipe) plain
 lines, about twenty of them. The command line shows it on its output; `run` and `run_many` on the error stream, and by
-default only where somebody can be expected to look. The display is rich's, which the library itself does not need.
+default only where a user is likely to look. The display is rich's, which the library itself does not need.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class _LiveBar:
 
 
 class _Sentences(logging.Handler):
-    """What the log says, such as how each architecture runs: beside the bar; warnings to the error stream."""
+    """What the log says, such as how each architecture runs: next to the bar; warnings to the error stream."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(logging.INFO)
@@ -224,7 +224,7 @@ def in_notebook() -> bool:
 
 
 def is_shown(progress: bool | None, watched: bool) -> bool:
-    """Whether progress is shown: as asked, or else where somebody looks and nobody `watched` the run otherwise."""
+    """Whether progress is shown: as asked, or else where a user looks and nothing `watched` the run otherwise."""
     looked_at = in_notebook() or (sys.stderr is not None and sys.stderr.isatty())
     if not (looked_at and not watched if progress is None else progress):
         return False

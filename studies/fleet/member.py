@@ -136,7 +136,7 @@ class Mischief:
                 self.tried[f"{name}: {attempt()}"] += 1
 
     def floods(self) -> None:
-        """Requests as fast as they go, and uploads that nobody announced."""
+        """Requests as fast as they go, and uploads that no device announced."""
         self.tried[self.member.flood(50)] += 1
         self.tried[self.member.ask("push-object", pb.message(4, bytes(1 << 20)))] += 1
 

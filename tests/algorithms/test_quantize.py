@@ -176,7 +176,7 @@ def test_what_is_not_finite_arrives_as_such():
     ],
 )
 def test_codes_go_into_bytes_from_the_lowest_bit_on(bits, parts, scales, sent):
-    """Written down by hand: both ends of a fleet must agree on it, whichever version of the program they run."""
+    """Written down literally: both ends of a fleet must agree on it, whichever version of the program they run."""
     sizes = [len(part) for part in parts]
     values = torch.tensor([value for part in parts for value in part], dtype=torch.float64)
     found = pack(values, sizes, bits)
@@ -228,7 +228,7 @@ def test_grids_are_tried_in_float64():
 
 @pytest.mark.parametrize(("power", "told_apart"), [(21.5, True), (22.5, True), (23.5, False)])
 def test_the_smallest_grid_that_is_tried_is_that_after_23_steps(power, told_apart):
-    """Beside one value of 1, values a and 3a are told apart by two bits only on a grid below 1.5 a."""
+    """Next to one value of 1, values a and 3a are told apart by two bits only on a grid below 1.5 a."""
     a = 0.9**power / 3 / 1.5
     values = torch.tensor([1.0, *[a, 3 * a] * 1000])
     small = unpack(pack(values, [2001], 2), [2001], 2)[1:3]

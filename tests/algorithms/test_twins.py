@@ -1,4 +1,5 @@
-"""Each algorithm beside its slow twin: a plain loop written from the source, with torch.nn and torch.optim only.
+"""Each algorithm next to its reference implementation: a plain loop written from the source, with torch.nn and
+torch.optim only.
 
 The twins share no code with the engine or the algorithms. Three rounds with changing cohorts agree to 1e-5.
 """
@@ -390,7 +391,7 @@ def test_scaffold(momentum, toy, play, fleet):
 
 
 def test_ditto(toy, play, fleet):
-    """Li et al. 2021, Algorithm 1: federated averaging, and beside it v ← v − η (∇F(v) + λ (v − wᵗ))."""
+    """Li et al. 2021, Algorithm 1: federated averaging, and next to it v ← v − η (∇F(v) + λ (v − wᵗ))."""
     shared, personal = fleet(common=True)[0], fleet(common=True)
     for cohort in COHORTS:
         locals_, sizes = [], []
@@ -435,7 +436,7 @@ def test_fedrep(head_steps, body_steps, toy, play, fleet):
         body = average(bodies, sizes)
     algorithm = FedRep(head_steps=head_steps, body_steps=body_steps, **COMMON)
     run = play(algorithm, toy, COHORTS)
-    for model in models:  # everybody predicts with the current body
+    for model in models:  # every device predicts with the current body
         model.body.load_state_dict(body.state_dict())
     same_predictors(algorithm, run, models)
     idle = algorithm.device_init(toy.engine, 4, toy.seed)
@@ -626,7 +627,7 @@ def mixed_fleet(mixed_toy):
 
 @pytest.mark.parametrize("share", ["head", "stem"])
 def test_lg_fedavg(share, mixed_toy, play, mixed_fleet):
-    """Liang et al., Algorithm 1: train everything, average one part, and everybody has the newest of it."""
+    """Liang et al., Algorithm 1: train everything, average one part, and every device has the newest of it."""
     models, start = mixed_fleet
 
     def part(model):

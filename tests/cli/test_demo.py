@@ -182,7 +182,7 @@ PAGES = sorted(RESULTS.rglob("demo.md"))
 
 @pytest.mark.parametrize("file", PAGES, ids=[file.parent.name for file in PAGES])
 def test_a_published_page_is_that_of_the_committed_results(file):
-    """The page beside the results of five seeds is what the command makes of them today."""
+    """The page next to the results of five seeds is what the command makes of them today."""
     text = file.read_text(encoding="utf-8")
     command, _, *words = shlex.split(text.rstrip("`\n").rpartition("```\n")[2])
     assert command == "kfl"

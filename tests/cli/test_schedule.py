@@ -187,7 +187,7 @@ def test_a_scheduler_and_its_parameters_are_options(call):
 
 
 def test_help_lists_the_options_of_the_chosen_scheduler(call):
-    status, out, _ = call("--scheduler", "uniform", "--help")
+    status, out, _ = call("--scheduler", "uniform", "--help-all")
     assert status == 0
     assert "--scheduler.count" in out and "--scheduler.v " not in out and "--next FILE" in out
     assert "None" not in out
@@ -499,7 +499,7 @@ BAD = {
         ["min_power_w of device 'a' is 1.99", "below its max_power_w, 1"],
     ),
     "two least powers": (device(min_power_dbm=3, min_power_w=1), ["both min_power_w and min_power_dbm"]),
-    "clock alone": (device(cpu_hz=1e9), ["flops of device 'a' is missing", "beside cpu_hz"]),
+    "clock alone": (device(cpu_hz=1e9), ["flops of device 'a' is missing", "together with cpu_hz"]),
 }
 
 

@@ -1,4 +1,4 @@
-"""The natural split: whoever made a sample keeps it."""
+"""The natural split: each sample stays with the device that made it."""
 
 import numpy as np
 import pytest

@@ -25,7 +25,7 @@ def test_the_data_and_the_question_of_the_start_page(tmp_path, monkeypatch, caps
 
 
 def test_the_own_algorithm_is_compared_as_the_page_says(tmp_path, monkeypatch, capsys):
-    """The ten-minute promise: the file of the page, saved under its name, beside KFL on three seeds."""
+    """The ten-minute promise: the file of the page, saved under its name, next to KFL on three seeds."""
     from kfl.cli.main import main
 
     (code,) = (block for block in blocks("own.md") if block.startswith("# my_algorithm.py"))
@@ -55,7 +55,7 @@ def test_the_options_of_a_page_exist(page, capsys):
     for command in commands:
         words = shlex.split(command, comments=True)
         chosen = [w for flag in CHOOSING if flag in words for w in (flag, words[words.index(flag) + 1])]
-        assert main([words[0], *chosen, "--help"]) == 0
+        assert main([words[0], *chosen, "--help-all"]) == 0
         offered = capsys.readouterr().out
         for word in words:
             if word.startswith("--") and word not in CHOOSING[:3]:

@@ -63,7 +63,7 @@ def push(below, source=NODE, replies_to=QUESTION, times=1):
 
 
 class Door:
-    """An app behind the limits: authentication stands there, and says what it is told to."""
+    """An app behind the limits: authentication stands there, and answers as configured."""
 
     def __init__(self, **options):
         self.read, self.says, self.now_s = [], 401, 0.0
@@ -142,7 +142,7 @@ def test_limits_count_what_a_key_asks_and_no_other_pays_for_it():
 def test_limits_count_bytes_of_a_key_and_take_uploads_of_admitted_keys_alone():
     door, path = Door(most_upload=1 << 20), "/v1/fleet/push-object"
     assert door.ask(path, body=bytes(60_000), key=b"one")[0] == 401
-    assert door.ask(path, body=bytes(1 << 17), key=b"one")[0] == 429, "nobody has let it in"
+    assert door.ask(path, body=bytes(1 << 17), key=b"one")[0] == 429, "it is not admitted"
     door.says = 200
     assert door.ask("/v1/fleet/activate-node", key=b"one")[0] == 200
     sent = [door.ask(path, body=bytes(1 << 20), key=b"one")[0] for _ in range(int(limits.UPLOADS) + 1)]

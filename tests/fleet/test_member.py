@@ -1,4 +1,4 @@
-"""What one admitted member sends to a real SuperLink before anything is judged; an honest device answers beside it."""
+"""What one admitted member sends to a real SuperLink before anything is judged; an honest device answers next to it."""
 
 import logging
 import threading

@@ -1,4 +1,4 @@
-"""Versions, strangers' texts, profiles: what comes from the other side is checked and made harmless."""
+"""Versions, untrusted texts, profiles: what comes from the other side is checked and made harmless."""
 
 import json
 import unicodedata

@@ -247,7 +247,7 @@ def test_steps_that_make_no_sense_are_refused_and_tell_nothing(
         ({**good, "bits": 33}, {"boxes": torch.zeros(4, dtype=torch.uint8)}),
         ({**good, "range": float("nan")}, {"boxes": torch.zeros(4, dtype=torch.uint8)}),
         ({**good, "devices": -1}, {"boxes": torch.zeros(4, dtype=torch.uint8)}),
-        (good, {"boxes": torch.zeros(4, dtype=torch.uint8)}),  # nobody else: its own mask would be all there is
+        (good, {"boxes": torch.zeros(4, dtype=torch.uint8)}),  # no other device: its own mask would be all there is
     ):
         answer, sent = workers[2].answer(twisted, arrays)
         assert answer["status"] == "refused" and answer["reason"] and not sent, twisted

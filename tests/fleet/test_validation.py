@@ -66,7 +66,7 @@ NAN[1, 2] = math.nan
     ("arrays", "said"),
     [
         ({"means": raw(np.ones((3, 4), dtype=np.float32))}, "no array counts"),
-        ({**good(), "more": raw(np.ones(1))}, "array more, which nobody asked for"),
+        ({**good(), "more": raw(np.ones(1))}, "array more, which was not requested"),
         (good(means=np.ones((3, 5), dtype=np.float32)), r"shape \(3, 5\), not \(3, 4\)"),
         (good(means=np.ones((4, 3), dtype=np.float32)), r"shape \(4, 3\), not \(3, 4\)"),
         (good(means=np.ones((0, 4), dtype=np.float32)), r"shape \(0, 4\), not \(3, 4\)"),
@@ -106,7 +106,7 @@ def test_weights_come_with_samples_and_local_learning_uploads_nothing():
             with pytest.raises(RefusedError, match=said):
                 judge({**weights, "samples": raw(np.array(lie))}, expected=expected)
     assert Local().upload_format({}) == {}
-    with pytest.raises(RefusedError, match="nobody asked for"):
+    with pytest.raises(RefusedError, match="not requested"):
         judge({"means": raw(np.ones(2))}, expected={})
 
 

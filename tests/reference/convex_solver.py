@@ -125,7 +125,7 @@ def exact_objective(problem: SharingProblem, share: FloatArray) -> float:
 
 
 def _curves(problem: SharingProblem) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """a, b, the price of a joule (1 where nobody's has one) and the least share of every device."""
+    """a, b, the price of a joule (1 where no device's has one) and the least share of every device."""
     uplink, weight, floor = problem.uplink(), problem.weight, problem.floor()
     assert isinstance(uplink.curve, UploadCurve)
     price = weight if (weight > 0).any() else np.ones_like(weight)

@@ -99,7 +99,7 @@ def ours(problem: SharingProblem) -> tuple[Allocation, FloatArray]:
 
 
 def solver_shares(problem: SharingProblem) -> FloatArray | None:
-    """Shares by Clarabel, or by SLSQP where somebody has a least power; None where the solver never finishes.
+    """Shares by Clarabel, or by SLSQP where a device has a least power; None where the solver never finishes.
 
     A device whose joules are free keeps its least share. Nothing comes from our allocator: the first point splits in
     proportion to what the devices must have.

@@ -1,4 +1,4 @@
-"""Names as strangers may give them: what a terminal obeys, what pages and files take for more than a name."""
+"""Untrusted names: what a terminal obeys, what pages and files take for more than a name."""
 
 NASTY = {
     "color": "\x1b[31mred\x1b[0m",

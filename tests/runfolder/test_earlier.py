@@ -38,7 +38,7 @@ def data() -> kfl.Dataset:
 
 
 def test_they_are_what_earlier_versions_wrote():
-    """Nobody may mend the fixtures: what they prove is that the old form is read."""
+    """The fixtures must not change: what they prove is that the old form is read."""
     line = json.loads((FINISHED / "rounds.jsonl").read_text().splitlines()[0])
     assert line["status"] == TOO_FEW
     assert line["rejected"] == [{"device": 1, "reason": REFUSED}]

@@ -25,7 +25,7 @@ OWN = kfl.Experiment(devices=3, rounds=2, radio=None)
 
 
 class Net(nn.Module):
-    """A network of one's own, built without arguments."""
+    """A custom network, built without arguments."""
 
     def __init__(self, features: int = 5) -> None:
         super().__init__()

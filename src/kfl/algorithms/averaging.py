@@ -1,4 +1,4 @@
-"""Averages of weights under the names of earlier versions, for algorithms of one's own that were written with them.
+"""Averages of weights under the names of earlier versions, for third-party algorithms written with them.
 
 An algorithm that declares its arrays with `weights_format` needs no `aggregate` of its own any more.
 """

@@ -16,7 +16,7 @@ Work is charged by one rule for all. As printed, a round costs a device the forw
 operations, whatever else the algorithm does. With `real_work` it costs everything the algorithm computes on a device:
 forward passes, backward passes (twice the forward pass of a layer that is trained, once that of a layer that gradients
 only pass through), further models, passes over proxy samples and those that read features or logits. Evaluation,
-compression, noise and the server's work are charged to nobody.
+compression, noise and the server's work are not charged.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Algorithm(Fields, ABC):
     fixed_features: ClassVar[bool] = False
     """True where what is reported does not depend on anything that was trained."""
     main_parameter: ClassVar[tuple[str, tuple[float, ...]] | None] = None
-    """The field that `kfl compare --search` tries beside the learning rate, and its values; None for none."""
+    """The field that `kfl compare --search` tries next to the learning rate, and its values; None for none."""
 
     local_steps: int = 5
     """Passes over the local data in a round, τ. A pass is one full-batch step unless batch_size is set."""

@@ -1,7 +1,7 @@
 """Common knowledge: class means of one fixed encoder, reported once; every device then classifies in closed form.
 
 In KFL each device has its own network, so a class mean of one says little to another. Here all devices look at their
-samples through the same encoder that nobody trains (`kfl.encoders`). Means then add up: a device sends, once,
+samples through the same fixed encoder (`kfl.encoders`). Means then add up: a device sends, once,
 
     counts n_kc,   class means μ_kc at 4 bits a number,   its covariance as 32 vectors of signs
 
@@ -361,7 +361,7 @@ class CommonKnowledge(RobustRules):
                     found[name] = found[name] - factor * value
             for name, value in arrays.items():
                 found[name] = found[name].index_copy(0, place, value[None])
-        order = found[REPORTED].argsort()  # whoever came first
+        order = found[REPORTED].argsort()  # in order of arrival
         return {name: value[order] if name.startswith(REPORTED) else value for name, value in found.items()}
 
     def worth(

@@ -76,7 +76,7 @@ class Common:
     """What the server knows. Class means are in the features' own units, Σ and B in those of `scale`."""
 
     means: Tensor
-    """M_c, (classes, d); zero where nobody has sent any."""
+    """M_c, (classes, d); zero where no device has sent any."""
     counts: Tensor
     """N_c, (classes,)."""
     scale: Tensor

@@ -98,7 +98,7 @@ def asked_entries(
 
 
 def _fitting(fields: Mapping[str, Any], table: Table, every: Sequence[Table], base: Experiment) -> Table:
-    """The fields that an entry's algorithm and scheduler have, or that nobody's have, to be answered with what is."""
+    """The fields that an entry's algorithm and scheduler have, or that none has (refused with those that exist)."""
     return {
         name: value
         for name, value in fields.items()

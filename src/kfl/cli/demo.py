@@ -1,6 +1,6 @@
 """`kfl demo`: seven ways to learn in one cell that is short of energy and of band, side by side.
 
-The cell and the settings of each method are a preset of `kfl.comparison`, and what the runs show is told by
+The cell and the settings of each method are a preset of `kfl.comparison`, and what the runs show comes from
 `kfl.comparison.demo_account`; here is what the demo prints of them.
 """
 
@@ -49,16 +49,16 @@ TEXTS = {
 }
 """What each method does, in a few words."""
 
-DESCRIPTION = f"""A first run: seven ways to learn in one cell that is short of energy and of band, in a minute.
+DESCRIPTION = f"""Compare seven methods in one cell that is short of energy and of band, in about a minute.
 
-  kfl demo                     one seed: table, plot, what it shows and what it does not
-  kfl demo --seeds 0..4        five seeds, with intervals
-  kfl demo --radio nb-iot      the same devices behind a radio that must connect first: another verdict
-  kfl demo --battery-j 2       a larger battery for every device
-
-Common knowledge, FedAvg, KFL, a shared stem, training alone, and twins that upload nothing have the same devices, data,
+Common knowledge, FedAvg, KFL, a shared stem, training alone, and two zero-upload baselines have the same devices, data,
 batteries, band, deadline and scheduler. Finished runs are not repeated.
-Radios: {SENSORS_NAME}, {", ".join(PRESETS)}."""
+
+Cells: {SENSORS_NAME}, {", ".join(PRESETS)}."""
+EXAMPLES = """kfl demo                     one seed: table, plot, findings
+kfl demo --seeds 0..4        five seeds, with intervals
+kfl demo --radio nb-iot      a radio that must connect before it sends
+kfl demo --battery-j 2       a larger battery for every device"""
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def main(arguments: Sequence[str]) -> int:
     """Parse, run what is not finished, show."""
     if (earlier := peek(arguments, "from")) is not None:
         raise KflError(f"kfl demo --from is now kfl compare --from {shlex.quote(earlier)}.")
-    options = parse(DemoArgs, arguments, "kfl demo", DESCRIPTION)
+    options = parse(DemoArgs, arguments, "kfl demo", DESCRIPTION, examples=EXAMPLES)
     setting, folder = options.setting(), options.folder()
     entries, seeds = demo(setting), whole_numbers(options.seeds, "seeds")
     for entry in entries.values():
@@ -193,7 +193,7 @@ def introduction(setting: Experiment, radio: str) -> list[str]:
         f"{setting.devices} devices, each with {setting.samples_per_device} images of {setting.classes_per_device} "
         f"digits and the same small network. Cell {radio}: a battery of {battery} for each device, "
         f"{quantity(cell.bandwidth_hz, 'Hz')} of band for all, {setting.rounds} rounds of at most "
-        f"{quantity(cell.deadline_s, 's')}. Computing and sending drain the battery, and nobody can overdraw it. "
+        f"{quantity(cell.deadline_s, 's')}. Computing and sending drain the battery, and no device can overdraw it. "
         f"Who takes part in a round, the same scheduler ({setting.scheduler.name}) decides for all:"
     )
     return [*textwrap.wrap(said, 80), "", *(f"  {name:<{width}}  {TEXTS[name]}" for name in DEMO)]
@@ -240,7 +240,7 @@ def next_commands(folder: Path) -> list[str]:
     return [
         "Next:",
         f"  kfl report {runs} --open",
-        "      these runs as a page: who took part, where the joules went",
+        "      these runs as a page: participation and energy breakdown",
         f"  kfl compare --config {cell} --search --seeds 0..2 \\",
         "      --algorithms fedproto,shared-stem,local",
         "      another method in this cell, all after the same search (minutes); my_module:MyAlgorithm is one of yours",

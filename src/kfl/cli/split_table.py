@@ -36,7 +36,7 @@ def data_line(data: Dataset) -> str:
     standardized = "" if data.std is None else ", each channel standardized"
     return (
         f"{data.name}: {len(data.train_y):,} + {len(data.test_y):,} samples of shape {shape}, "
-        f"{data.classes} classes{devices}; {scaled}{standardised}"
+        f"{data.classes} classes{devices}; {scaled}{standardized}"
     )
 
 

@@ -1,4 +1,4 @@
-"""Run labeled experiments over seeds, none twice: after the same search for each, and beside twins, where asked."""
+"""Run labeled experiments over seeds, none twice: after the same search for each, and with twins where requested."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def read(
         seeds: Which of its seeds to read.
         folder: The comparison's folder.
         reference: The label that the others are compared with.
-        twins: Whether twins stand beside each entry.
+        twins: Whether twins stand next to each entry.
         search: The search it was made with; None where there was none.
     """
     asked = Question.of(entries, seeds, None, reference=reference, twins=twins, search=search)

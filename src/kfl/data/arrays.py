@@ -141,7 +141,7 @@ def device_numbers(
 ) -> tuple[IntArray | None, IntArray | None, tuple[str, ...]]:
     """Ids of any kind as numbers 0 … K − 1 in sorted order, and the names these stand for.
 
-    Who has no training sample is nobody.
+    Who has no training sample is no device.
 
     >>> device_numbers([30, 4, 30], [4, 5])
     (array([1, 0, 1]), array([ 0, -1]), ('4', '30'))

@@ -30,7 +30,7 @@ def like_mnist(
     remote = [
         RemoteFile(f"{file.name}.gz", md5, size) for file, (md5, size) in zip(files.values(), zipped, strict=True)
     ]
-    # Beside others in the data folder itself only MNIST may be: its files carry no name of their own.
+    # Next to others in the data folder itself only MNIST may be: its files carry no name of their own.
     download = Download(base_url, name, tuple(remote))
     return IdxSet(name, description, 10, files, alone=name != "mnist", download=download)
 

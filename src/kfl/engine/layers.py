@@ -8,7 +8,7 @@ a device computes what it would compute alone:
                    a sample that is alone in its batch is normalized by the running statistics, and leaves them alone
     convolutions   of stacked weights go the quickest way (`convolve`)
 
-Everything else passes through. PyTorch calls such a mode for each of its functions, whoever calls them.
+Everything else passes through. PyTorch calls such a mode for each of its functions, whatever calls them.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     """(parameters of one model, inputs) → (feature vectors, logits)."""
 
 PERSONAL = "personal/"
-"""Prefix of the parameters of a personal model beside the shared one."""
+"""Prefix of the parameters of a personal model next to the shared one."""
 MIXING = "mixing"
 """Name of the mixing weight α of the personal and the shared model."""
 

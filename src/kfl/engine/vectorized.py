@@ -68,7 +68,7 @@ def split_objective(objectives: Sequence[Objective]) -> ObjectiveParts | None:
 
 @cache
 def takes_weights(kind: type[Objective]) -> bool:
-    """Whether a loss can be told how much each sample weighs."""
+    """Whether a loss accepts a weight per sample."""
     return "weights" in inspect.signature(kind.loss).parameters
 
 

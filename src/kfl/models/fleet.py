@@ -28,7 +28,7 @@ from kfl.models.zoo import MODELS, ModelBuilder
 State = dict[str, Tensor]
 """A model's parameters and buffers by name."""
 Models = nn.Module | Sequence[nn.Module] | Callable[[], nn.Module] | Callable[[int], nn.Module]
-"""Networks of one's own: one for all devices, one per device, or a function of nothing or of the device's number."""
+"""Custom networks: one for all devices, one per device, or a function of nothing or of the device's number."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,6 +1,6 @@
 """The sizes and the work of a model, measured before anything runs.
 
-Work is counted from the operations that one forward pass really calls, whoever calls them: a layer, a function in a
+Work is counted from the operations that one forward pass really calls, whatever calls them: a layer, a function in a
 user's `forward`, a layer that is used twice. The paper counts a linear layer as its parameters and a convolution as two
 operations per multiply-add; with that, its CNN has the printed 1,245,834 FLOPs. Its rule for all operations:
 
@@ -48,11 +48,11 @@ class ModelProfile:
     """Every layer with its name and the shapes of its parameters, the body's first; empty where they are not known, as
     of a fleet's device whose network the server does not build."""
     further: tuple[Layer, ...] = field(default=(), hash=False)
-    """What its state has beside the parameters, such as running means of a normalization; empty where not known."""
+    """Non-parameter buffers, such as running means of a normalization; empty where not known."""
 
     @property
     def state_values(self) -> int:
-        """Numbers of the whole state: parameters and what stands beside them, where that is known."""
+        """Numbers of the whole state: parameters and what stands next to them, where that is known."""
         return self.parameters + sum(layer.values for layer in self.further)
 
     @property

@@ -177,7 +177,7 @@ def _residual(channels: int, stages: tuple[int, ...], blocks: int, classes: int)
 
 
 class ResidualBlock(nn.Module):
-    """Two 3×3 convolutions with normalization beside a shortcut, then ReLU."""
+    """Two 3×3 convolutions with normalization next to a shortcut, then ReLU."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -328,7 +328,7 @@ class Positions(nn.Module):
 
 
 class TransformerBlock(nn.Module):
-    """Attention, then two dense layers, each after a normalization and beside a shortcut.
+    """Attention, then two dense layers, each after a normalization and next to a shortcut.
 
     Written out rather than taken from `nn.TransformerEncoderLayer`, whose fused evaluation cannot be stacked.
     """

@@ -77,7 +77,7 @@ def style_of(name: str) -> Style:
 
 
 def styles_of(labels: Sequence[str]) -> dict[str, Style]:
-    """The styles of lines in one plot: that of the algorithm where a label is one, and otherwise a color nobody has.
+    """The styles of lines in one plot: that of the algorithm where a label is one, and otherwise an unused color.
 
     >>> found = styles_of(["kfl", "v=0.01", "v=0.1"])
     >>> found["kfl"] == style_of("kfl"), len({style.color for style in found.values()})

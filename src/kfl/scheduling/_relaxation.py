@@ -133,7 +133,7 @@ def _first_overfull(devices: Candidates, log_price: FloatArray, stop: int) -> in
     """
     low, high = -1, stop
     below, above = math.nan, math.nan  # ln Σθ at both ends
-    trial, last = stop - 1, 0  # often everybody fits, which one sum tells
+    trial, last = stop - 1, 0  # often every device fits, which one sum tells
     while high - low > 1:
         total = total_share(devices.first(trial + 1), float(log_price[trial]))
         excess = math.log(total) if total > 0 else -math.inf

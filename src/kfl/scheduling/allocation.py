@@ -188,7 +188,7 @@ def solve_shares(uplink: Uplink, weight: FloatArray, floor: FloatArray) -> Alloc
 
 
 def _prices(weight: FloatArray, sends: BoolArray, feasible: BoolArray) -> FloatArray:
-    """The weights, or 1 for everybody in a problem where nobody's joules have a price."""
+    """The weights, or 1 for all devices in a problem where no device's joules have a price."""
     free = feasible & ~((weight > 0) & sends).any(-1)
     return np.where(free[:, None], 1.0, weight)
 

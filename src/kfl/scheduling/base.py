@@ -49,7 +49,7 @@ class Observation:
     uplink: Uplink | None
     """None when the run has no radio: then uploads are free and instant."""
     empty: BoolArray | None = None
-    """Devices that are there without the charge to take part, and so not available; None where nobody is."""
+    """Devices that are there without the charge to take part, and so not available; None where no device is."""
     capacity_j: float | None = None
     """What the battery of a device holds, where a harvest fills it."""
 

@@ -41,7 +41,7 @@ class Dual(DriftScheduler):
     name: ClassVar[str] = "dual"
 
     def decide(self, state: SchedulerState, observation: Observation) -> Decision:
-        """A set close to the best one, its shares and powers, its objective and a bound on everybody's."""
+        """A set close to the best one, its shares and powers, its objective and a bound on that of any other set."""
         v, gamma = self.round_v(state, observation), data_weight(self.gamma, observation.round)
         seen = self.limited(state, observation)
 
@@ -82,7 +82,7 @@ def best_priced_set(
         extra_price: What a joule weighs on top when the band is shared, given the chosen devices.
 
     Returns:
-        The decision, whose objective is 0 for nobody and NaN otherwise, and the bound.
+        The decision, whose objective is 0 for no device and NaN otherwise, and the bound.
     """
     size = observation.size
     members = np.flatnonzero(observation.available & (worth > 0))
@@ -118,7 +118,7 @@ def _share_band(devices: Candidates, tiny: float) -> tuple[FloatArray, FloatArra
     """
     price = devices.queue_j + tiny
     if not price.any():
-        price = np.ones_like(price)  # nobody's joules count: then save as many as possible
+        price = np.ones_like(price)  # no device's joules count: then save as many as possible
     priced = devices.with_prices(price)
     share = fitted_shares(priced, band_log_price(priced))
     return share, devices.curve.energy_j(share)

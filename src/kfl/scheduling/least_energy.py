@@ -69,7 +69,7 @@ class LeastEnergy(Scheduler):
         return replace(Scheduler.init(self, budget_j, horizon), memory=memory)
 
     def limited(self, state: SchedulerState, observation: Observation) -> Observation:
-        """Nobody spends more than is left of its budget."""
+        """No device spends more than is left of its budget."""
         return replace(observation, hard_budget=True)
 
     def decide(self, state: SchedulerState, observation: Observation) -> Decision:

@@ -53,8 +53,8 @@ class DriftScheduler(Scheduler):
     The printed V is in J² per sample, so one number means something else in every cell and for every horizon. Without
     it V follows from `relative_v`, which has no unit, and devices wait out deep fades (`dearest_upload`).
 
-    A budget is a permission: V says when it is spent, never that less of it would do. Where budgets pay for everybody
-    in every round, everybody takes part, whatever V is, and a fixed number of random devices spends less; where all
+    A budget is a permission: V says when it is spent, never that less of it would do. Where budgets pay for all devices
+    in every round, every device takes part, whatever V is, and a fixed number of random devices spends less; where all
     rounds cost a device nearly the same, as with a modem's tail, random devices within the same budgets learn as much
     (`reproduction/energy/random_devices.py`). `least-energy` spends no more than a share of the rounds takes.
     """
@@ -161,7 +161,7 @@ class DriftScheduler(Scheduler):
 def drift_objective(
     v: float, weight: float, samples: FloatArray, queue_j: FloatArray, chosen: BoolArray, energy_j: FloatArray
 ) -> float:
-    """Equation (22) for one decision: −V γ_t Σ D_k + Σ q_k E_k over the chosen devices; 0 for nobody.
+    """Equation (22) for one decision: −V γ_t Σ D_k + Σ q_k E_k over the chosen devices; 0 for no device.
 
     `weight` is γ_t and `energy_j` each device's whole energy, E_L + E_U. A device with an empty queue adds
     nothing, whatever its energy (0 · ∞ = 0).
@@ -190,7 +190,7 @@ def _mean_data(samples: FloatArray) -> float:
 
 
 def typical_allowance_j(allowance_j: FloatArray) -> float:
-    """The mean budget per round of the devices that have one, 1 J if nobody has: the unit of joules in weights.
+    """The mean budget per round of the devices that have one, 1 J if no device has: the unit of joules in weights.
 
     >>> typical_allowance_j(np.array([0.1, 0.3, np.inf]))
     0.2

@@ -102,7 +102,7 @@ class FileTop(BaseModel):
     )
     round: Whole = _about("the first round of the file, counted from 0", _WHOLE, 0)
     hard_budget: bool = _about(
-        "true: nobody may spend more than its battery holds", _TRUTH, default=False, otherwise="false"
+        "true: no device may spend more than its battery holds", _TRUTH, default=False, otherwise="false"
     )
     seed: Annotated[int, BeforeValidator(_whole), Field(ge=0, le=2**63)] = _about(
         "names the draws of schedulers that draw", _WHOLE, 0

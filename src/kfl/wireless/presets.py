@@ -1,7 +1,7 @@
 """Ready-made cells, with the source of every figure.
 
-Each number of a cell is written beside where it comes from, so none can be without. *Our choice* marks the ones that no
-source gives. Two cells are the paper's, as printed, and `small-cell` uses the printed energy model too. The others
+Each number of a cell is written next to where it comes from, so none can be without. *Our choice* marks the ones that
+no source gives. Two cells are the paper's, as printed, and `small-cell` uses the printed energy model too. The others
 describe whole devices: a clock that can be slowed, and the circuits, amplifier and tail of a radio.
 
 Amplifier efficiencies are for the whole transmitter: radiated power over the extra power drawn from the supply at full

@@ -104,7 +104,7 @@ class _Legs:
 
     @staticmethod
     def before_the_first(start_m: FloatArray) -> _Legs:
-        """Everybody has just arrived at the start."""
+        """All devices have just arrived at the start."""
         zero = np.zeros(len(start_m))
         return _Legs(np.full(len(start_m), -1), zero, zero + 1.0, zero, start_m, start_m)
 

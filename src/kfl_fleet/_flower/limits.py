@@ -9,7 +9,8 @@ that comes before its own; that function is replaced (`README.md` in this folder
     messages  a device sends one reply in a request, in its own name, of a message, its dictionary and at most two
               records. Flower 1.41 compares neither the sender of a message with the key that signed the request, nor
               asks whether it is a reply at all: a device could fill the database with questions to itself
-    rates     requests and bytes of a key in a minute, and how many are open at a time. Whoever has not been let in
+    rates     requests and bytes of a key in a minute, and how many are open at a time. A client that has not been let
+    in
               since the SuperLink started shares one small account with all who have not, and sends no uploads
 
 The numbers are generous: a fleet of today stays far below them. A device that meets them waits and tries again.

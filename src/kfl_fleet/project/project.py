@@ -82,7 +82,7 @@ class Project:
         return sorted(p for p in self.keys.iterdir() if PRIVATE.fullmatch(p.name)) if self.keys.is_dir() else []
 
     def need_keys(self) -> None:
-        """Raise KflError for a file without which nobody can give the SuperLink orders."""
+        """Raise KflError for a file without which the SuperLink accepts no orders."""
         for path in (self.keys / "ca.crt", self.control_secret):
             if not path.is_file():
                 raise KflError(f"{path} is missing: kfl deploy keys makes it, and kfl deploy up needs none.")

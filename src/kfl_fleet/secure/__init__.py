@@ -14,7 +14,7 @@ Overhead*, CCS 2020.
 **Masks.** Device i sends x_i + PRG(b_i) + Σ_j ±PRG(s_ij) modulo 2^32 or 2^64. Of each pair, one device adds PRG(s_ij)
 and the other subtracts it, so it cancels in the sum of both. If j drops out, the others give the server shares of j's
 key, from which it computes s_ij. A vector that the server only believed lost would then be bare, which is why each has
-a mask of its own, PRG(b_i); its seed is restored from shares if the vector arrived. Nobody reveals shares of both
+a mask of its own, PRG(b_i); its seed is restored from shares if the vector arrived. No device reveals shares of both
 secrets of one device, and fewer shares than the threshold t reveal nothing, so t − 1 devices that tell the server all
 they know learn nothing about the others beyond their sum.
 
@@ -44,8 +44,8 @@ to one round and lives in the memory of a device's worker. A device that restart
 The paper counters this with signed keys and one more exchange. Here that would not help, because the server also sends
 devices the app that they run. What a device refuses in any case: fewer than three devices, a threshold that is not a
 majority, a second vector under the same masks, shares of both secrets of one device, and another set of survivors after
-it has answered. Nor can sums protect against a device that lies about its vector, checks included, since nobody sees a
-single one.
+it has answered. Nor can sums protect against a device that lies about its vector, checks included, since the server
+sees no single one.
 
 **Why not Flower's SecAgg+.** In Flower 1.41 it exists only for the legacy interface (`SecAggPlusWorkflow` needs a
 `LegacyContext` and a `Strategy`), and its masks are not secret: `pseudo_rand_gen` folds a key of 32 bytes into 32 bits

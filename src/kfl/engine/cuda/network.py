@@ -228,7 +228,7 @@ class CohortNetwork:
         return found
 
     def _passed_down(self, weights: State, layer: Dense, factor: Tensor, *, transposed: bool) -> Tensor:
-        """da = dz W, in rows as long as those of a, whose ends nobody reads. Toward convolutions: in their order."""
+        """da = dz W, in rows as long as those of a, whose ends are not read. Toward convolutions: in their order."""
         weight = self._factor(weights[layer.name])[..., : layer.inputs]
         if transposed:
             return torch.bmm(weight.transpose(1, 2), factor.transpose(1, 2)).transpose(1, 2)

@@ -403,7 +403,7 @@ def _reasons(run: RunData) -> list[str]:
 
 
 def _shown(style: dict[str, str]) -> str:
-    """The rest of a hover text that shows a value as the scale beside the chart does."""
+    """The rest of a hover text that shows a value as the scale next to the chart does."""
     return "".join((style.get("tickformat", ".4~g"), "}", " [[bar]]" if "si" in style else ""))
 
 
@@ -437,7 +437,7 @@ def _grid(run: RunData, values: FloatArray, title: str, style: dict[str, str]) -
 
 
 def gap_chart(run: RunData) -> Chart | None:
-    """Value of each round's decision beside the lower bound on any decision's; None where no bound is known."""
+    """Value of each round's decision next to the lower bound on any decision's; None where no bound is known."""
     value, bound = run.rounds.objective, run.rounds.lower_bound
     known = np.flatnonzero(np.isfinite(value) & np.isfinite(bound))
     if not known.size:
