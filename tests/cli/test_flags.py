@@ -197,7 +197,14 @@ def test_help_of_every_command_names_its_options_and_their_defaults(capsys):
         assert text.startswith(f"usage: kfl {command}"), command
     assert main(["run", "--help-all"]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    for words in ("--hard-budget ", "(default: 5e6)", "--widths N …|none", "lyapunov, dual", "nb-iot", "--algorithm.no-memory)"):
+    for words in (
+        "--hard-budget ",
+        "(default: 5e6)",
+        "--widths N …|none",
+        "lyapunov, dual",
+        "nb-iot",
+        "--algorithm.no-memory)",
+    ):
         assert words in text, words
 
 

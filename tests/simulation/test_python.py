@@ -149,7 +149,7 @@ def test_progress_is_shown_to_those_who_look(capsys, monkeypatch, tmp_path):
     kfl.run(quiet, dataset=(X, Y), progress=True)
     kfl.run_many([quiet], tmp_path / "shown", dataset=(X, Y), progress=True)
     out, err = capsys.readouterr()
-    assert out == "" and "kfl: round 1/1  accuracy" in err and "[1/1] kfl-seed0-" in err
+    assert out == "" and "kfl: round 1/1  accuracy" in err and "[1/1] kfl · seed 0: " in err
     ours, theirs = pty.openpty()
     with os.fdopen(theirs, "w") as terminal:
         monkeypatch.setattr(sys, "stderr", terminal)

@@ -6,8 +6,11 @@ The cell and the settings of each method are a preset of `kfl.comparison`, and w
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shlex
 import shutil
+import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -79,6 +82,8 @@ class DemoArgs:
     """Folder to write; runs already finished in it are not repeated. Default: runs/demo."""
     workers: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")] = None
     """Runs in parallel, each a process with one thread. Default: one per core."""
+    no_open: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Do not open the runs as a page, as a terminal on a desktop does."""
 
     def setting(self) -> Experiment:
         """Devices, data and cell that these options describe."""
@@ -125,6 +130,8 @@ def main(arguments: Sequence[str]) -> int:
         write_atomic(folder / PAGE, page(records, options).encode())
         write_settings(setting, folder)
         tell("", *next_commands(folder))
+        if not options.no_open and has_browser():
+            open_page(folder)
     if problem is not None:
         raise problem
     return 0
@@ -159,10 +166,8 @@ def show(records: Sequence[Record]) -> None:
 
     width = min(shutil.get_terminal_size((WIDE, 24)).columns, WIDE)
     print_table(columns(records), "", ())
-    told = [
-        part for sentence in (*account(records), not_equal(records)) for part in ("", *textwrap.wrap(sentence, width))
-    ]
-    tell(*plot(*lines_of(records), min(width, PLOT_WIDTH)), *told)
+    sentences = [part for sentence in account(records) for part in ("", *textwrap.wrap(sentence, width))]
+    tell(*plot(*lines_of(records), min(width, PLOT_WIDTH)), *sentences)
 
 
 def page(records: Sequence[Record], options: DemoArgs) -> str:
@@ -234,13 +239,44 @@ def lines_of(records: Sequence[Record]) -> tuple[list[PlotLine], str, str]:
     return lines, f"{unit} {label}".replace("energy ", ""), "accuracy, %"
 
 
+def activation() -> list[str]:
+    """Return the command that puts kfl on the path, where it is in an environment that is not active."""
+    scripts = Path(sys.executable).parent  # not resolved: a virtual environment links to its Python
+    found = shutil.which("kfl")
+    if sys.prefix == sys.base_prefix or (found is not None and Path(found).parent == scripts):
+        return []
+    script = scripts / "activate"
+    shown = script.relative_to(Path.cwd()) if script.is_relative_to(Path.cwd()) else script
+    return [f"source {shlex.quote(str(shown))}"] if script.exists() else []
+
+
+def has_browser() -> bool:
+    """Return whether a person at a desktop sees the output."""
+    desktop = sys.platform in ("darwin", "win32") or any(name in os.environ for name in ("DISPLAY", "WAYLAND_DISPLAY"))
+    return desktop and sys.stdout.isatty()
+
+
+def open_page(folder: Path) -> None:
+    """Write the page of the runs and open it in the web browser, if there is one."""
+    import webbrowser
+
+    from kfl.report import build_report
+
+    page = build_report([folder])
+    with contextlib.suppress(webbrowser.Error):
+        if webbrowser.open(page.resolve().as_uri()):
+            tell("", f"{page} is open in the browser (--no-open: not).")
+
+
 def next_commands(folder: Path) -> list[str]:
     """What to type next."""
     runs, cell = (shlex.quote(str(path)) for path in (folder, folder / SETTING_FILE))
     return [
         "Next:",
+        *(f"  {line}" for line in activation()),
         f"  kfl report {runs} --open",
-        "      these runs as a page: participation and energy breakdown",
+        "      these runs as a page: participation, energy breakdown; what was not equal is in "
+        f"{shlex.quote(str(folder / PAGE))}",
         f"  kfl compare --config {cell} --search --seeds 0..2 \\",
         "      --algorithms fedproto,shared-stem,local",
         "      another method in this cell, all after the same search (minutes); my_module:MyAlgorithm is one of yours",
