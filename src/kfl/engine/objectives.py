@@ -7,9 +7,9 @@ train more than one model at once by giving each a prefix: `personal/body.1.weig
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -17,8 +17,33 @@ if TYPE_CHECKING:
     from kfl.engine.base import Sgd
     from kfl.models import State
 
-    Forward = Callable[[State, Tensor], tuple[Tensor, Tensor]]
-    """(parameters of one model, inputs) → (feature vectors, logits)."""
+
+class Forward(Protocol):
+    """One model as a pure function, which the loss of a custom objective calls.
+
+    Example:
+        >>> import torch
+        >>> from dataclasses import dataclass
+        >>> @dataclass(frozen=True, eq=False)
+        ... class Smoothed(Supervised):
+        ...     "Cross-entropy with smoothed labels."
+        ...     def loss(self, forward, state, inputs, targets, weights=None):
+        ...         feature, logits = forward(state, inputs)
+        ...         each = torch.nn.functional.cross_entropy(logits, targets, reduction="none", label_smoothing=0.1)
+        ...         return each.mean() if weights is None else (weights * each).sum()
+    """
+
+    def __call__(self, state: State, inputs: Tensor, /) -> tuple[Tensor, Tensor]:
+        """Return features and logits.
+
+        Args:
+            state: Parameters of one model by name.
+            inputs: Samples, (n, ...).
+
+        Returns:
+            Feature vectors, (n, features), and logits, (n, classes).
+        """
+        ...
 
 PERSONAL = "personal/"
 """Prefix of the parameters of a personal model next to the shared one."""
