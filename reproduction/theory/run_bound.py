@@ -73,7 +73,8 @@ def bound_of_run(
 
     >>> import kfl, tempfile
     >>> folder = Path(tempfile.mkdtemp()) / "run"
-    >>> _ = kfl.run(kfl.Experiment(devices=50, rounds=2, widths=(8,), scheduler=kfl.Lyapunov()), folder)
+    >>> asked = kfl.Experiment(devices=50, rounds=2, widths=(8,), scheduler=kfl.Lyapunov(), radio="paper-mnist")
+    >>> _ = kfl.run(asked, folder)
     >>> found = bound_of_run(folder, devices=[0], iterations=1)
     >>> found.estimate.devices, found.bound.label, found.energy.holds
     ((0,), 'as printed', True)
