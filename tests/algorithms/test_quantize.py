@@ -283,12 +283,6 @@ def in_bits(name, bits):
     return ALGORITHMS[name](bits_per_value=bits, local_steps=2, **more)
 
 
-def test_every_method_that_sends_can_do_so_in_few_bits():
-    others = {name for name, cls in ALGORITHMS.items() if cls.sends()} - set(SENDING)
-    assert others == {"common-knowledge", "scaffold"}  # which has bits of its own, and which has none
-    assert ALGORITHMS["common-knowledge"]().upload_bits == 4
-
-
 @pytest.mark.parametrize("name", SENDING)
 def test_few_bits_are_sent_declared_and_charged_alike(name, toy, mixed_toy, play):
     sizes = {}
