@@ -57,14 +57,14 @@ def _lines(histories: dict[str, kfl.History], x: str = "rounds") -> Figure:
 def first_steps(folder: Path) -> Figure:
     """A run with KFL and one alone."""
     setting = kfl.Experiment(devices=20, rounds=30)
-    return _lines({"kfl": kfl.run(setting), "alone": kfl.run(replace(setting, algorithm="local"))})
+    return _lines({"kfl": kfl.run(setting), "alone": kfl.run(replace(setting, algorithm=kfl.Local()))})
 
 
 def own_algorithm(folder: Path) -> Figure:
     """The example's class, KFL and training alone."""
     setting = kfl.Experiment(devices=20, rounds=20, samples_per_device=40, widths=(16, 32), radio="none")
     own = example("own_algorithm").SharedHead()
-    found = {"kfl": "kfl", "shared head": own, "alone": "local"}
+    found = {"kfl": kfl.Kfl(), "shared head": own, "alone": kfl.Local()}
     return _lines({label: kfl.run(replace(setting, algorithm=algorithm)) for label, algorithm in found.items()})
 
 

@@ -16,6 +16,7 @@ import tyro
 from kfl._version import __version__
 from kfl.algorithms import Local
 from kfl.cli.compare_entries import asked_entries, listed, own_fields
+from kfl.cli.flags import flags_of
 from kfl.cli.options import (
     AlgorithmName,
     ConfigFile,
@@ -31,7 +32,6 @@ from kfl.cli.options import (
     RadioName,
     RayAddress,
     SchedulerName,
-    flags_of,
     names_of,
     numbers,
     parse,

@@ -45,6 +45,7 @@ class Forward(Protocol):
         """
         ...
 
+
 PERSONAL = "personal/"
 """Prefix of the parameters of a personal model next to the shared one."""
 MIXING = "mixing"
