@@ -17,7 +17,7 @@ def test_no_file_uses_a_rejected_word():
         ("docs/page.md", "One line.\n\nNobody is scheduled.\n", 3, "Nobody"),
         ("docs/page.md", "The same colour for all.\n", 1, "colour"),
         ("src/a.py", '"""What stands beside it."""\n', 1, "stands beside"),
-        ("src/a.py", "x = 1  # written by hand\n", 1, None),
+        ("src/a.py", "x = 1  # worked out by hand\n", 1, None),
         ("src/a.py", "x = 1  # made by hand\n", 1, "by hand"),
         ("src/a.py", 'raise ValueError(f"{x} is not a whole number")\n', 1, "whole number"),
         ("docs/page.md", "```\nkfl run nobody\n```\nThe option `--nobody`.\n", 1, None),

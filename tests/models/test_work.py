@@ -159,7 +159,7 @@ def test_a_head_without_parameters_still_works():
             self.register_buffer("centers", torch.randn(8, 3))
 
         def forward(self, x):
-            return x @ self.centres
+            return x @ self.centers
 
     body = nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.ReLU())
     found = inspect_model(SplitModel(body, Distances()), (1, 4, 4), 3)

@@ -150,6 +150,6 @@ def test_the_status_of_a_fleet(capsys):
     status = read_status(FLEET)
     assert (status.state, status.rounds_done, status.devices_seen) == ("finished", 2, 4)
     assert [(one.late, one.rejected) for one in status.devices] == [(0, 0), (1, 0), (0, 1), (0, 0)]
-    assert status.problems[0].startswith("Round 2, device 2, rejected: its correct is no integer")
+    assert status.problems[0].startswith("Round 2, device 2, rejected: its correct is no whole number")  # words: ok
     assert main(["deploy", "status", str(FLEET)]) == 0
     assert "finished" in capsys.readouterr().out
