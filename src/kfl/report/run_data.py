@@ -67,7 +67,7 @@ class Rounds:
     empty: IntArray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     """Devices without the charge to take part, in each round."""
     outcome: NDArray[np.int8] | None = None
-    """Of a schedule: what became of each device, (devices, rounds), as positions in `kfl.scheduling.status.OUTCOMES`."""
+    """Of a schedule: what became of each device, (devices, rounds), as positions in `OUTCOMES` of its statuses."""
 
     @staticmethod
     def of(logs: Sequence[RoundLog]) -> Rounds:
