@@ -14,8 +14,7 @@ from typing import ClassVar
 import numpy as np
 
 import kfl
-from kfl.scheduling import SCHEDULERS, Decision, Lyapunov, Observation, Scheduler, SchedulerState
-from kfl.scheduling.share_band import serve
+from kfl.scheduling import SCHEDULERS, Decision, Lyapunov, Observation, Scheduler, SchedulerState, serve
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 
 from kfl.core.errors import ConfigError
 from kfl.experiment.availability import can_be_asked
-from kfl.scheduling import Observation
+from kfl.scheduling import Observation, serve
 from kfl.scheduling.accounts import Accounts, RoundInputs, observe
-from kfl.scheduling.share_band import serve
 from reproduction.theory.energy import EnergyAccount, EnergyBound, energy_account, proposition2_energy
 from reproduction.theory.theorem1 import schedule_of
 

@@ -24,7 +24,7 @@ from kfl.comparison.search import (
 )
 from kfl.comparison.statistics import Spread
 from kfl.core.errors import ConfigError
-from kfl.scheduling.share_band import serve
+from kfl.scheduling import serve
 from tests.reference.runs import data
 
 

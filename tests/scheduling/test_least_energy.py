@@ -11,8 +11,7 @@ import pytest
 import kfl
 from kfl.cli.display import sentences
 from kfl.cli.main import main
-from kfl.scheduling import SCHEDULERS, CellProblem, LeastEnergy, Uniform, schedule, write_problem
-from kfl.scheduling.share_band import serve
+from kfl.scheduling import SCHEDULERS, CellProblem, LeastEnergy, Uniform, schedule, serve, write_problem
 from kfl.scheduling.simulate import least_energy, simulate
 from kfl.wireless import PRESETS, Cell, CellConfig
 

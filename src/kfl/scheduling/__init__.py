@@ -19,6 +19,7 @@ from kfl.scheduling.objective import DriftScheduler
 from kfl.scheduling.problem import CellProblem
 from kfl.scheduling.problem_file import read_problem
 from kfl.scheduling.problem_writer import write_problem
+from kfl.scheduling.share_band import serve
 from kfl.scheduling.simulate import ScheduleResult, schedule, simulate
 from kfl.scheduling.status import Status
 from kfl.scheduling.uplink import DeviceEnergyModel, Uplink
@@ -69,6 +70,7 @@ __all__ = [
     "allocate",
     "read_problem",
     "schedule",
+    "serve",
     "simulate",
     "write_problem",
 ]

@@ -8,7 +8,7 @@ True
 """
 
 from kfl.wireless.cell import Cell, LinkState
-from kfl.wireless.channel import Channel, Fading, Rayleigh
+from kfl.wireless.channel import Channel, Fading, Rayleigh, circular_normal
 from kfl.wireless.channels import CHANNELS, MOBILITIES
 from kfl.wireless.config import CellConfig
 from kfl.wireless.gain_trace import GainTrace
@@ -39,4 +39,5 @@ __all__ = [
     "Rician",
     "SolarHarvest",
     "Waypoint",
+    "circular_normal",
 ]
