@@ -52,6 +52,8 @@ AWAY = Retry(0.5, factor=2.0, most_s=10.0, jitter=0.2)
 MARGIN = 0.1
 """This share of a message's time, at most MARGIN_S, is kept for the answer's way."""
 MARGIN_S = 2.0
+WAIT_S = 10
+"""A look may be answered so much later, when there is a message: heartbeats and a worker that died wait so long too."""
 OBJECT, OBJECT_S = Retry(0.2), 15.0
 """A message is announced before it is there; to ask for it sooner would delay it. After so long its server has died in
 between, and another may be asking already."""
@@ -151,7 +153,7 @@ class Node:
 
     def _turn(self) -> None:
         """Look for a message once, and answer it or rest."""
-        question = self._patiently(self.api.pull, refusals=True)
+        question = self._patiently(partial(self.api.pull, WAIT_S), refusals=True)
         now = time.monotonic()
         if question is None:
             self._empty_s = now
@@ -180,7 +182,7 @@ class Node:
     def _take(self, question: Incoming, arrived_s: float) -> None:
         """Answer one message."""
         # How long it has waited, by the server's clock and this one's; no longer than since the last look.
-        waited_s = min(max(time.time() - question.created_at, 0.0), arrived_s - self._empty_s)
+        waited_s = min(max(self.api.now_s() - question.created_at, 0.0), arrived_s - self._empty_s)
         margin_s = min(MARGIN * question.ttl_s, MARGIN_S)
         until = arrived_s + question.ttl_s - waited_s - margin_s
         if until <= time.monotonic():
