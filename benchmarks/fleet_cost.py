@@ -46,11 +46,11 @@ SLOW_S = 1.0
 TEN = 10
 BARE_ROUNDS, BARE_BYTES = 4, 680
 PROGRAMS = {
-    b"superlink": "SuperLink",
-    b"superexec": "SuperExec",
-    b"flwr-serverapp": "server app",
     b"worker_process": "devices: workers",
     b"device.node": "devices: nodes",
+    b"superlink_cpu": "SuperLink",
+    b"flwr-serverapp": "server app",
+    b"control_auth": "SuperExec",
 }
 """What is in a program's command line."""
 LEAST_FREE = 0.1
