@@ -35,10 +35,8 @@ class Member(FleetApi):
         """Send a request as it is; what became of it."""
         try:
             self._call(name, body)
-        except StatusError as problem:
-            return f"refused, {problem.status}"
-        except (AwayError, KflError) as problem:
-            return "refused, " + (str(problem).rpartition("status ")[2].rstrip(").") or "no answer")
+        except KflError as problem:
+            return outcome(problem)
         return "taken"
 
     def come(self) -> str:
@@ -161,8 +159,8 @@ class Mischief:
             try:
                 self.member.push(question.run, answer, 0.1)
                 self.tried["an answer again: taken"] += 1
-            except StatusError as problem:
-                self.tried[f"an answer again: refused, {problem.status}"] += 1
+            except (StatusError, AwayError) as problem:
+                self.tried[f"an answer again: {outcome(problem)}"] += 1
 
 
 HARM = {
@@ -171,6 +169,14 @@ HARM = {
     "member: slow bytes": Mischief.drips,
     "member: replays": Mischief.replays,
 }
+
+
+def outcome(problem: KflError) -> str:
+    """What became of a request that was not taken."""
+    if isinstance(problem, StatusError):
+        return f"refused, {problem.status}"
+    status = str(problem).rpartition("status ")[2].rstrip(").")
+    return f"refused, {status if status.isdigit() else 'no answer'}"
 
 
 def invented(member: Member) -> Incoming:

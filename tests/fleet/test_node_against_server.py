@@ -189,6 +189,30 @@ def test_device_signs_with_the_servers_time_where_its_own_clock_is_wrong(keys, a
     assert node.clock_is_off == bool(ahead_s) and abs(node.now_s() - signed[1].timestamp()) < 60
 
 
+def test_device_is_not_ended_by_a_clock_that_is_set_while_it_is_online(keys):
+    """The server refuses what was signed an hour ago, or in an hour, and says what time it is."""
+    ahead_s, heads = [0.0], []
+
+    def behave(_):
+        moment = datetime.now(UTC) + timedelta(seconds=ahead_s[0])
+        signed = re.search(rb"flwr-timestamp: (\S+)", heads[-1])[1].decode()
+        off_s = (datetime.strptime(signed, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC) - moment).total_seconds()
+        date = f"Date: {format_datetime(moment, usegmt=True)}"
+        if abs(off_s) > 60:
+            return answer(b'{"detail": "Invalid SuperNode authentication"}', "401 Unauthorized", date)
+        return answer(b"", "200 OK", date)
+
+    with serving(keys, behave, heads) as address:
+        node = FleetApi(address, keys[0], keys[1])
+        for ahead_s[0] in (0.0, 3600.0, -3600.0, 0.0):
+            assert node.pull() is None
+        node.close()
+    assert len(heads) == 7
+    unknown = answer(b'{"detail": "Invalid SuperNode authentication"}', "401 Unauthorized")
+    with api(keys, lambda _: unknown) as node, pytest.raises(StatusError, match="401"):
+        node.pull()
+
+
 def test_second_node_with_the_same_key_knocks_and_gives_up_in_a_sentence(keys, tmp_path, monkeypatch):
     monkeypatch.setattr(node_module, "ENTER_S", 0.2)
     monkeypatch.setattr(node_module, "KNOCK_S", 0.05)

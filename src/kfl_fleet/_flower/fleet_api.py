@@ -42,6 +42,8 @@ REFUSED = (400, 401, 403, 404, 409, 412, 413, 422)
 """With these the SuperLink refuses a request, if it is the SuperLink that answers: it says why in JSON. All else is a
 server or a proxy that has a problem, and passes."""
 
+UNKNOWN = 401
+"""The SuperLink does not know the device, or not at this time."""
 OTHER_NAME = (62, 64)
 """OpenSSL's codes for a certificate that is not for the host name, or not for the address."""
 
@@ -158,10 +160,17 @@ class FleetApi:
         return pb.message(1, pb.uint(1, self._node))
 
     def _call(self, name: str, body: bytes, timeout_s: float = TIMEOUT_S, more: str = "") -> pb.Fields:
-        """One request. A connection that the server closed meanwhile is opened again, once."""
-        fresh = self._socket is None
+        """One request. A connection that the server closed meanwhile is opened again, once.
+
+        A request that was refused because it was signed with a wrong time is signed again, with the server's: the
+        refusal tells it. One of the two clocks may just have been set.
+        """
+        fresh, ahead_s = self._socket is None, self._ahead_s
         try:
             return self._exchange(name, body, timeout_s, more)
+        except StatusError as problem:
+            if problem.status != UNKNOWN or abs(self._ahead_s - ahead_s) <= CLOCK_S:
+                raise
         except AwayError:
             if fresh or self._socket is not None:
                 raise

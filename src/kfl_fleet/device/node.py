@@ -31,7 +31,7 @@ from kfl.core.telemetry import hush
 from kfl.core.terminal import tell
 from kfl.core.text import scrub
 from kfl_fleet._flower import bundle
-from kfl_fleet._flower.fleet_api import HEARTBEAT_S, App, AwayError, FleetApi, StatusError
+from kfl_fleet._flower.fleet_api import HEARTBEAT_S, UNKNOWN, App, AwayError, FleetApi, StatusError
 from kfl_fleet._flower.objects import Incoming, Outgoing, error_reply, read_entries, reply
 from kfl_fleet.device.worker_link import WorkerError, WorkerLink
 from kfl_fleet.logs import format_from_environment, note, start_logging, warn
@@ -116,6 +116,9 @@ class Node:
         try:
             number = self._enter()
             mark_online()
+            if self.api.clock_is_off:
+                why = "The clock of this machine is not the server's; requests are signed with the server's."
+                warn("clock_off", why, **self._who)
             note("online", f"Online as node {number}, device {self.options.number}.", **self._who, node=str(number))
             while True:
                 self._turn()
@@ -128,20 +131,12 @@ class Node:
 
     def _enter(self) -> int:
         """Come online. The server refuses a device that it believes to be there, for a minute after a crash."""
-        end, told, skewed = time.monotonic() + ENTER_S, False, False
+        end, told = time.monotonic() + ENTER_S, False
         while True:
             try:
                 return self._patiently(self.api.activate)
             except StatusError as problem:
-                if problem.status == 401 and self.api.clock_is_off and not skewed:
-                    skewed = True  # the refusal told the server's time; signed with that, it may be let in
-                    warn(
-                        "clock_off",
-                        "The clock of this machine is not the server's; requests are signed with the server's.",
-                        **self._who,
-                    )
-                    continue
-                if problem.status == 401 or time.monotonic() > end:
+                if problem.status == UNKNOWN or time.monotonic() > end:
                     raise KflError(
                         f"The server does not admit this device. {problem} On the server: kfl deploy keys --register"
                     ) from None
@@ -281,7 +276,7 @@ class Node:
             try:
                 return call()
             except (AwayError, StatusError) as problem:
-                if isinstance(problem, StatusError) and (not refusals or problem.status == 401):
+                if isinstance(problem, StatusError) and (not refusals or problem.status == UNKNOWN):
                     raise
                 last = problem
                 if not told:
