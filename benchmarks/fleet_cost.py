@@ -129,12 +129,13 @@ class Profiled(LocalFleet):
 
     def start_superlink(self, wait: bool = True) -> None:
         """Start it with a sampler."""
-        start, self.processes.start = self.processes.start, self._start  # type: ignore[method-assign]
+        processes: Any = self.processes
+        start, processes.start = processes.start, self._start
         self.__dict__["plain_start"] = start
         try:
             super().start_superlink(wait)
         finally:
-            self.processes.start = start  # type: ignore[method-assign]
+            processes.start = start
 
     def _start(self, name: str, command: Sequence[str], *rest: Any, **more: str) -> Any:
         words = list(command)

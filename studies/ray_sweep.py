@@ -104,11 +104,13 @@ def made_up() -> kfl.Dataset:
 @contextmanager
 def two_nodes() -> Any:
     """A cluster of two nodes with a core each; the address, and what kills the second node."""
-    from ray.cluster_utils import Cluster
+    import ray.cluster_utils
 
     root = str(Path(__file__).parents[1])
     os.environ["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    cluster: Any = ray.cluster_utils.Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False}
+    )
     try:
         second = cluster.add_node(num_cpus=1)
         cluster.wait_for_nodes()
@@ -184,11 +186,12 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="kfl-sweep-") as place:
         root = Path(place)
         run_many(runs, root / "alone", dataset=data)
-        shared, store = root / "shared", []
+        shared = root / "shared"
+        store: list[str] = []
 
         def compared(address: str, watch: Callable[[int], None]) -> None:
             entries = {
-                f"weight {weight:g}": next(run for run in runs if run.algorithm.knowledge_weight == weight)
+                f"weight {weight:g}": next(run for run in runs if run.algorithm == Noted(knowledge_weight=weight))
                 for weight in WEIGHTS
             }
             found = kfl.compare(

@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from kfl_fleet._flower import protobuf as pb
@@ -91,7 +92,7 @@ def all_attempts(link: SuperLink, member: Member, slow_s: float = 40.0) -> dict[
     found["the same key from a second node"] = lambda: second(link)
     found["the largest upload to each of 8 questions"] = lambda: fullest(link, member)
     for count in (5, 20):
-        found[f"{count} members flood for 20 s"] = lambda count=count: flooded(link, count)
+        found[f"{count} members flood for 20 s"] = partial(flooded, link, count)
     found["five largest uploads in the honest one's round"] = lambda: together(link, list(range(2, 7)))
     found["8 largest uploads, half of each sent"] = lambda: half_sent(member)
     found["another value in each field of an answer"] = lambda: strange(

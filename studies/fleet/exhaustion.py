@@ -8,7 +8,7 @@ import tempfile
 import threading
 import time
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -120,7 +120,8 @@ def strange(link: SuperLink, member: Member, question: Incoming) -> str:
     rest = b"".join(pb.message(number, value) for number, value in _pairs(pb.read(answer.envelope)) if number != 1)
     for number, values in FIELDS.items():
         for value in values:
-            member.push_raw(pb.message(1, _encoded({**metadata, number: [value]})) + rest, answer.tree)
+            changed: dict[int, Sequence[object]] = {**metadata, number: [value]}
+            member.push_raw(pb.message(1, _encoded(changed)) + rest, answer.tree)
     return "taken" if link.state.num_message_res() > stored + 1 else "without effect"
 
 
@@ -190,7 +191,7 @@ def _pairs(fields: pb.Fields) -> Iterator[tuple[int, bytes]]:
             yield number, value if isinstance(value, bytes) else b""
 
 
-def _encoded(metadata: dict[int, list[object]]) -> bytes:
+def _encoded(metadata: Mapping[int, Sequence[object]]) -> bytes:
     """Metadata with values of any kind: numbers as they are, floats as doubles."""
     parts = []
     for number, values in metadata.items():
