@@ -56,7 +56,7 @@ LARGEST = "kfl-largest-upload"
 LOOK, WAIT, MOST_WAIT_S = "pull-messages", "kfl-wait-s", 10.0
 """What devices do most, the header in which they say how long they can wait, and the longest that is granted."""
 SETTLED_S = 0.03
-"""Devices that wait are notified of messages when the server app has sent nothing more for so long: its records follow a
+"""Waiting devices are notified of messages when the server app has sent nothing more for so long; its records follow a
 message, and who asks for them too early asks again."""
 MOST_RUNS = 16
 """Runs whose largest upload is remembered."""
