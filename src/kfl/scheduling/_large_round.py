@@ -128,6 +128,8 @@ class LargeRound:
                 place.
         """
         log_price, everybody = self._guess() if start is None else start, math.inf
+        low, high = -math.inf, math.inf  # prices known to be too low and high enough
+        suspect = math.nan  # the critical price of the device that should be the critical one
         for _ in range(_MOST_LOOKS):
             if log_price is None or not abs(log_price) < 700.0:
                 return None
@@ -138,15 +140,17 @@ class LargeRound:
             if not look.share < math.inf:
                 return None
             step = self._step_to_fill(look)
-            if step is not None:
+            if step is not None and log_price != suspect:
                 log_price += step
                 continue
+            low, high = (log_price, high) if look.share > 1.0 else (low, log_price)
             around = self._near(look)
-            critical = int(np.argmax(np.append(around.filled > 1.0, True)))
+            overfull = ((around.filled > 1.0) | (around.log_price < low)) & (around.log_price <= high)
+            critical = int(np.argmax(np.append(overfull, True)))
             if critical == 0:
                 log_price += 0.5 * _WIDTH
             elif critical < len(around.places) and around.log_price[critical] != look.log_price:
-                log_price = float(around.log_price[critical])  # to be confirmed
+                log_price = suspect = float(around.log_price[critical])
             elif critical == len(around.places) and around.rest:
                 log_price = float(around.log_price[-1])
             elif critical == len(around.places) and abs(math.log(look.share)) > _CELL / 64:
