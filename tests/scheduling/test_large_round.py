@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import fields, replace
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from benchmarks.dual import MODELS, round_of
 from kfl.core.randomness import stream
 from kfl.scheduling import DeviceEnergyModel, Dual, Observation, SchedulerState, Uplink, dual
-from kfl.scheduling._large_round import LARGE, LargeRound
+from kfl.scheduling._large_round import LARGE, LargeRound, Memory
 from kfl.scheduling.base import Decision
 from kfl.scheduling.share_band import share_floor
 from tests.reference.whole_device import random_devices
@@ -90,8 +91,11 @@ def test_devices_of_every_kind(seed: int, monkeypatch: pytest.MonkeyPatch) -> No
 def test_the_answer_does_not_depend_on_where_the_search_begins(load: str, model: str) -> None:
     scheduler, state, observation = round_of(LARGE, load, model)
     worth = scheduler.worth(state, observation)
-    everybody = LargeRound(observation, np.arange(LARGE), worth, state.queue_j)
-    solutions = [everybody.solve(start, 1.0) for start in (None, 2.0, 9.0, 13.0, 20.0)]
+    solutions = []
+    for start in (None, 2.0, 9.0, 13.0, 20.0):
+        memory = Memory()
+        memory.log_price = start
+        solutions.append(LargeRound(observation, np.arange(LARGE), worth, state.queue_j, memory).solve(1.0))
     first = solutions[0]
     assert first is not None
     for other in solutions[1:]:
@@ -100,8 +104,23 @@ def test_the_answer_does_not_depend_on_where_the_search_begins(load: str, model:
         np.testing.assert_array_equal(other.chosen, first.chosen)
 
 
+@pytest.mark.parametrize("model", ["printed", "modem"])
+def test_a_scheduler_that_has_decided_other_rounds_decides_the_same_bits(model: str) -> None:
+    """Schedulers are pure: what one keeps makes it quicker, and a resumed run goes on bit for bit."""
+    scheduler, state, observation = round_of(LARGE, "half", model)
+    fresh = scheduler.decide(state, observation)
+    for seed in (1, 2):
+        _, other_state, other = round_of(LARGE, "half", model, seed)
+        scheduler.decide(other_state, other)
+    again = pickle.loads(pickle.dumps(scheduler))
+    for decided in (scheduler.decide(state, observation), again.decide(state, observation)):
+        for name in ("chosen", "share", "power_w", "upload_energy_j", "upload_time_s", "compute_energy_j"):
+            np.testing.assert_array_equal(getattr(decided, name), getattr(fresh, name))
+        assert (decided.objective, decided.lower_bound) == (fresh.objective, fresh.lower_bound)
+
+
 def test_least_shares_are_those_of_numpy() -> None:
     scheduler, state, observation = round_of(LARGE, "paper", "modem")
     hard = replace(observation, hard_budget=True, battery_j=observation.base_energy_j + 0.01)
-    floor = LargeRound(hard, np.arange(LARGE), scheduler.worth(state, hard), state.queue_j).floor
+    floor = LargeRound(hard, np.arange(LARGE), scheduler.worth(state, hard), state.queue_j, Memory()).floor
     np.testing.assert_allclose(floor, share_floor(hard), rtol=1e-12)

@@ -39,6 +39,7 @@ LARGE = 10_000
 _SAMPLE = 4_096  # devices of the first guess
 _NEAR = WINDOW + 200  # devices on either side of the price that are put in order
 _WIDTH = 0.02  # in ln μ: how far around a price devices are counted
+_NEVER = 1e200  # gaps above are of devices that stay out at any price near this one
 _FARTHEST = 0.5  # in ln μ: the longest step
 _MOST_LOOKS = 40
 _CELL = 2.0**-10  # in ln μ: where many stay and nobody is about to leave, searches end from the middle of a cell
@@ -103,30 +104,57 @@ class Solution:
     lower_bound: float
 
 
+class Memory:
+    """What a scheduler keeps from one large round to the next: where the price was, and arrays to fill.
+
+    It makes the next round quicker and changes nothing in it, so it is no part of a scheduler's state. Rounds that are
+    decided at the same time do not share arrays: all but one have their own.
+    """
+
+    def __init__(self) -> None:
+        self.log_price: float | None = None
+        self._arrays: dict[str, FloatArray] = {}
+
+    def __reduce__(self) -> tuple[type[Memory], tuple[()]]:
+        """Copies and pickles begin anew."""
+        return Memory, ()
+
+    def take(self, name: str, size: int) -> FloatArray:
+        """Return an array to fill, out of this memory until it is given back."""
+        found = self._arrays.pop(name, None)
+        return found if found is not None and len(found) == size else np.empty(size)
+
+    def give_back(self, **arrays: FloatArray) -> None:
+        """Keep arrays for the next round."""
+        self._arrays.update(arrays)
+
+
 class LargeRound:
     """The devices of one round, and the arrays that looks at them fill."""
 
-    def __init__(self, observation: Observation, members: Places, worth: FloatArray, price: FloatArray) -> None:
+    def __init__(
+        self, observation: Observation, members: Places, worth: FloatArray, price: FloatArray, memory: Memory
+    ) -> None:
         uplink, kernels = observation.uplink, _kernels()
         assert uplink is not None and kernels is not None
-        self._kernels, self._seen, self._members = kernels, observation, members
+        self._kernels, self._seen, self._members, self._memory = kernels, observation, members, memory
         self._worth, self._price = _plain(worth), _plain(price)
         arrays = [_plain(values) for values in _ordered(uplink)]
         self._constants = tuple(arrays)
         self._step = np.array([len(values) > 1 for values in arrays], np.int64)
         self.floor = self._least_shares()
-        self._gap, self._share, self._dense = np.zeros(len(members)), np.empty(len(members)), False
+        self._gap, self._share = memory.take("gap", len(members)), memory.take("share", len(members))
+        self._dense = False
 
     # ── The price and the set ────────────────────────────────────────────────
 
-    def solve(self, start: float | None, rounding_scale: float) -> Solution | None:
+    def solve(self, rounding_scale: float) -> Solution | None:
         """Return the dual's solution; None where few devices stay, or the band has no price.
 
-        Args:
-            start: Where the search begins, a ln μ; None: at what a part of the devices would pay.
-            rounding_scale: The sum of the magnitudes in the objective; the bound is lower by some units in its last
-                place.
+        The search begins at the price of the round before, or else at what a part of the devices would pay. A bound is
+        lower by some units in the last place of `rounding_scale`, the sum of the magnitudes in the objective.
         """
+        start = self._memory.log_price
         log_price, everybody = self._guess() if start is None else start, math.inf
         low, high = -math.inf, math.inf  # prices known to be too low and high enough
         suspect = math.nan  # the critical price of the device that should be the critical one
@@ -196,16 +224,17 @@ class LargeRound:
 
     def _near(self, look: _Look) -> _Near:
         """Return the devices around a price that was just looked at."""
-        width = _WIDTH / 4
-        while True:
-            places = np.flatnonzero(np.abs(self._gap) < width)
-            inside = self._gap[places] < 0
-            count = int(np.count_nonzero(inside))
-            if min(count, len(places) - count) >= _NEAR or width > 1e15:
-                break
-            width *= 4
-        order = np.argsort(self._gap[places], kind="stable")
-        kept = np.sort(places[order[max(count - _NEAR, 0) : count + _NEAR]])
+        places = np.flatnonzero(np.abs(self._gap) < _WIDTH)
+        if min(count := int(np.count_nonzero(self._gap[places] < 0)), len(places) - count) < _NEAR:
+            places = np.flatnonzero(np.isfinite(self._gap))
+        gap = self._gap[places]
+        stay, leave = np.flatnonzero(gap < 0), np.flatnonzero((gap >= 0) & (gap < _NEVER))
+        rest = len(leave) > _NEAR
+        if len(stay) > _NEAR:
+            stay = stay[np.argpartition(-gap[stay], _NEAR)[:_NEAR]]
+        if rest:
+            leave = leave[np.argpartition(gap[leave], _NEAR)[:_NEAR]]
+        kept = np.sort(places[np.concatenate([stay, leave])])
         devices = self._candidates(self._members[kept])
         log_price = critical_log_prices(devices)
         share, inside = self._share[kept], self._gap[kept] < 0
@@ -215,8 +244,7 @@ class LargeRound:
         log_price, share = log_price[order], share[order]
         with np.errstate(over="ignore", invalid="ignore"):
             filled = (others + np.cumsum(share)) * np.exp(-look.falls / look.share * (log_price - look.log_price))
-        rest = len(places) - count > _NEAR and len(order) == len(kept)
-        return _Near(kept[order], devices.take(order), log_price, filled, share, rest)
+        return _Near(kept[order], devices.take(order), log_price, filled, share, rest and len(order) == len(kept))
 
     def _confirmed(self, look: _Look, near: _Near, critical: int, rounding_scale: float) -> Solution | None:
         """Return the solution whose first device that does not stay is `near.places[critical]`."""
@@ -253,6 +281,11 @@ class LargeRound:
             cell = edge if self._look(edge * _CELL).share > 1.0 else edge - 1
         return (cell + 0.5) * _CELL
 
+    def close(self, log_price: float) -> None:
+        """Keep for the next round what helps it; nothing of this one is read after."""
+        self._memory.log_price = log_price
+        self._memory.give_back(gap=self._gap, share=self._share, floor=self.floor)
+
     # ── Shares ───────────────────────────────────────────────────────────────
 
     def share_band(self, chosen: Places, extra: float, start: float) -> tuple[FloatArray, FloatArray] | None:
@@ -263,7 +296,7 @@ class LargeRound:
         weight = self._price
         if not (weight[chosen] + extra > 0).any():
             weight = np.ones_like(weight)  # nobody's joules count: then save as many as possible
-        share, upload_s = np.empty(len(chosen)), np.empty(len(chosen))
+        share, upload_s = self._share[: len(chosen)], self._gap[: len(chosen)]
         low, high, log_price = -math.inf, math.inf, start
         if len(chosen) >= _MANY:
             # A part of the devices tells by how much the price moves with the weights.
@@ -331,7 +364,7 @@ class LargeRound:
         """The floor of everybody: by the power limit, and by the budget where that is hard."""
         uplink = self._seen.uplink
         assert uplink is not None
-        floor = np.empty(self._seen.size)
+        floor = self._memory.take("floor", self._seen.size)
         given = [_plain(np.asarray(values, float)) for values in (uplink.snr, uplink.required_exponent)]
         self._for_chunks(self._kernels.least_shares, len(floor), *given, floor)
         if not self._seen.hard_budget:

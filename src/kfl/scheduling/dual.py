@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kfl.scheduling._band_price import Candidates, band_log_price
-from kfl.scheduling._large_round import LARGE, LargeRound, is_large
+from kfl.scheduling._large_round import LARGE, LargeRound, Memory, is_large
 from kfl.scheduling._relaxation import critical_log_prices, fitted_shares, relax
 from kfl.scheduling._repair import repair
 from kfl.scheduling.base import Decision, Observation, SchedulerState
@@ -48,11 +49,16 @@ class Dual(DriftScheduler):
         def tiny(chosen: NDArray[np.intp]) -> float:
             return self._tiny_price(self.small_price(state, seen), seen, chosen, v * gamma)
 
-        decision, bound = best_priced_set(observation, seen, self.worth(state, observation), state.queue_j, tiny)
+        worth = self.worth(state, observation)
+        decision, bound = best_priced_set(observation, seen, worth, state.queue_j, tiny, self._memory)
         if not decision.chosen.any():
             return replace(decision, lower_bound=bound)
         value = self.objective(state, observation, decision)
         return replace(decision, objective=value, lower_bound=min(bound, value))
+
+    @cached_property
+    def _memory(self) -> Memory:
+        return Memory()
 
     def _tiny_price(self, tiny: float, seen: Observation, chosen: NDArray[np.intp], value: float) -> float:
         """ε, or less: sharing the band by q + ε costs at most ε Σ E_U, kept under 0.1 % of one device's worth.
@@ -71,6 +77,7 @@ def best_priced_set(
     worth: FloatArray,
     price: FloatArray,
     extra_price: Callable[[NDArray[np.intp]], float],
+    memory: Memory,
 ) -> tuple[Decision, float]:
     """Return the set, with its shares, that nearly minimises Σ price_k E_U,k − worth_k, and a bound on every set.
 
@@ -80,12 +87,15 @@ def best_priced_set(
         worth: What each device's part is worth before its upload, in priced joules; devices with 0 or less stay out.
         price: What a joule of each device weighs in the choice of the set.
         extra_price: What a joule weighs on top when the band is shared, given the chosen devices.
+        memory: What makes the next large round quicker.
 
     Returns:
         The decision, whose objective is 0 for nobody and NaN otherwise, and the bound.
     """
-    if is_large(observation) and (found := _large_set(observation, seen, worth, price, extra_price)) is not None:
-        return found
+    if is_large(observation):
+        found = _large_set(observation, seen, worth, price, extra_price, memory)
+        if found is not None:
+            return found
     size = observation.size
     members = np.flatnonzero(observation.available & (worth > 0))
     if not len(members):
@@ -118,14 +128,15 @@ def _large_set(
     worth: FloatArray,
     price: FloatArray,
     extra_price: Callable[[NDArray[np.intp]], float],
+    memory: Memory,
 ) -> tuple[Decision, float] | None:
     """`best_priced_set` of many devices, by compiled functions; None for a round that they are not made for."""
     uplink, members = seen.uplink, np.flatnonzero(observation.available)
     if uplink is None or len(members) < LARGE:
         return None
-    everybody = LargeRound(seen, members, worth, price)
+    everybody = LargeRound(seen, members, worth, price, memory)
     magnitude = float(np.sum(np.maximum(worth, 0.0)) + 2 * np.dot(price, seen.base_energy_j))
-    solution = everybody.solve(None, magnitude)
+    solution = everybody.solve(magnitude)
     if solution is None:
         return None
     chosen = solution.chosen
@@ -134,12 +145,14 @@ def _large_set(
         return None
     share, upload_s = shared
     energy_j, drawn_w = everybody.spend(chosen, share, upload_s)
-    if uplink.device.is_paper_model:
-        return decision_for(observation, chosen, share, energy_j), solution.lower_bound
-    devices = uplink.devices.take(chosen)
-    compute_s = devices.slow_s - np.maximum(upload_s - devices.calm_s, 0.0)
-    run = uplink.take(chosen).operation_at(compute_s, upload_s, devices.efficiency * drawn_w)
-    return decision_for(observation, chosen, share, run=run), solution.lower_bound
+    run = None
+    if not uplink.device.is_paper_model:
+        devices = uplink.devices.take(chosen)
+        compute_s = devices.slow_s - np.maximum(upload_s - devices.calm_s, 0.0)
+        run = uplink.take(chosen).operation_at(compute_s, upload_s, devices.efficiency * drawn_w)
+    decision = decision_for(observation, chosen, share, energy_j, run=run)
+    everybody.close(solution.log_price)
+    return decision, solution.lower_bound
 
 
 def _share_band(devices: Candidates, tiny: float) -> tuple[FloatArray, FloatArray]:
