@@ -20,6 +20,8 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
+_compile: Any = njit  # functions keep the types that they are written with
+_builtin: Any = intrinsic
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
 _SHIFT = 1.5 * 2.0**52  # added and taken off again, it rounds to an integer and leaves that in the last bits
@@ -34,13 +36,13 @@ _PER_LN2 = 1.0 / _LN2
 
 def compiled(function: _Function) -> _Function:
     """Compile a function without the GIL, as a part of others."""
-    found: _Function = njit(nogil=True, error_model="numpy")(function)
+    found: _Function = _compile(nogil=True, error_model="numpy")(function)
     return found
 
 
 def inlined(function: _Function) -> _Function:
     """Compile a function into whatever calls it, so that a loop over it can become vector instructions."""
-    found: _Function = njit(nogil=True, error_model="numpy", forceinline=True)(function)
+    found: _Function = _compile(nogil=True, error_model="numpy", forceinline=True)(function)
     return found
 
 
@@ -53,22 +55,24 @@ def kept(function: _Function) -> _Function:
     digest = hashlib.blake2b(b"".join(path.read_bytes() for path in sources), digest_size=6).hexdigest()
     function.__qualname__ += f"_{digest}"
     try:
-        found: _Function = njit(nogil=True, cache=True, error_model="numpy")(function)
+        found: _Function = _compile(nogil=True, cache=True, error_model="numpy")(function)
     except RuntimeError:  # neither the package's folder nor the user's cache can be written
         return compiled(function)
     return found
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def _as_float(context: Any, bits: Any) -> Any:
+def _float_of_bits(context: Any, bits: Any) -> Any:
     """Read the bits of an integer as a float."""
     return types.float64(types.int64), lambda _c, builder, _s, given: builder.bitcast(given[0], ir.DoubleType())
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def _as_int(context: Any, value: Any) -> Any:
+def _bits_of_float(context: Any, value: Any) -> Any:
     """Read the bits of a float as an integer."""
     return types.int64(types.float64), lambda _c, builder, _s, given: builder.bitcast(given[0], ir.IntType(64))
+
+
+_as_float: Any = _builtin(_float_of_bits)
+_as_int: Any = _builtin(_bits_of_float)
 
 
 @inlined
@@ -91,7 +95,8 @@ def exp(x: float) -> float:
     p = p * r + 1 / 6
     p = p * r + 0.5
     p = p * r * r + r
-    return (1.0 + p) * _as_float((_as_int(shifted) + _BIAS) << _MANTISSA)  # type: ignore[no-any-return]
+    power: float = _as_float((_as_int(shifted) + _BIAS) << _MANTISSA)  # 2 to the whole part
+    return (1.0 + p) * power
 
 
 @inlined
@@ -116,7 +121,7 @@ def log(x: float) -> float:
     p = p * z + 1 / 5
     p = p * z + 1 / 3
     value = whole * _LN2_HIGH + (whole * _LN2_LOW + (2.0 * s + 2.0 * s * z * p))
-    return value if x > 0.0 else -math.inf  # type: ignore[no-any-return]
+    return value if x > 0.0 else -math.inf
 
 
 @inlined
