@@ -400,19 +400,20 @@ class CommonKnowledge(RobustRules):
 
     def correct(self, server: State, devices: Sequence[int], states: Sequence[State], engine: Engine) -> list[int]:
         """Classify each device's test samples by its own classifier; before its first round, by the common one."""
-        from kfl.algorithms.kernel_expert import classify
+        from kfl.algorithms.many_classifiers import Fleet, Lens
+        from kfl.engine.workers import spread
 
-        common = self.common(server)
-        found = []
-        for device, state in zip(devices, states, strict=True):
-            x, y = (value.cpu() for value in engine.samples(device, "test"))
-            train_x, train_y = (value.cpu() for value in engine.samples(device, "train"))
-            own = bool(state.get("encoded", False)) and self.personal != "none"
-            said = classify(
-                common, train_x.flatten(1), train_y, x.flatten(1), own=own, kernel=self.personal == "experts"
-            )
-            found.append(int((said == y).sum()))
-        return found
+        train, test = (engine.shared_samples(devices, split) for split in ("train", "test"))
+        fleet = Fleet(Lens.of(self.common(server)), train, test, self.personal == "experts")
+        found = np.zeros(len(devices), dtype=np.int64)
+        own = np.array([self.personal != "none" and bool(state.get("encoded", False)) for state in states], dtype=bool)
+        if not own.all():
+            found[~own] = fleet.common_right(np.flatnonzero(~own))
+        if own.any():
+            batches = list(fleet.batches(np.flatnonzero(own)))
+            for batch, right in zip(batches, spread(fleet.own_right, batches, engine.plan.workers), strict=True):
+                found[batch] = right
+        return list(map(int, found))
 
     def why_not_exported(self) -> str | None:
         """A device's classifier is made of its samples each time, which a run folder does not hold."""
