@@ -177,6 +177,10 @@ class _Rows:
         """Each row by its factor."""
         return _Rows(self.phi * factor[..., None], self.first * factor[..., None])
 
+    def beside(self, other: _Rows) -> _Rows:
+        """Both, one after the other."""
+        return _Rows(torch.cat([self.phi, other.phi], 1), torch.cat([self.first, other.first], 1))
+
     def of_classes(self, place: Tensor) -> _Rows:
         """For each sample, the row of its class."""
         return _Rows(_picked(self.phi, place), _picked(self.first, place))
@@ -293,70 +297,103 @@ class _Forms:
         )
 
 
+@dataclass(frozen=True, eq=False)
+class _Share:
+    """Σ̂⁻¹ with one share of the own covariance, as the form of the module's text."""
+
+    forms: _Forms
+    q: float
+    w: Tensor
+    """(devices, 1, n)"""
+    eigen: Tensor
+    """λ, (devices, r)."""
+    f: Tensor
+    """F, (devices, r, r)."""
+    omega: Tensor
+    """ω, (devices, 1, r)."""
+
+    @staticmethod
+    def of(own: _Own, forms: _Forms, between: Tensor, p: float) -> _Share:
+        q, c = 1 - p, p / max(own.freedom, 1.0)
+        w = c / (q + c * forms.spread)[:, None]
+        inverse = torch.eye(len(between), dtype=torch.float64)
+        inverse = inverse - forms.away_first.transpose(1, 2) * w @ forms.away_first
+        root = between.sqrt()
+        eigen, turned = torch.linalg.eigh(root[:, None] * inverse * root / q)
+        eigen = eigen.clamp(min=0)
+        h = (1 / (1 + own.counts[..., None] * eigen[:, None])).mean(1)
+        return _Share(forms, q, w, eigen, root[:, None] * turned, (h / (1 + h * eigen))[:, None])
+
+    def tau(self, rows: _Rows) -> Tensor:
+        """τ(v) of each row."""
+        return (rows.first - rows.phi * self.w @ self.forms.away_first) / self.q @ self.f
+
+    def gained(self, rows: _Rows, number: Tensor) -> _Rows:
+        """G v of each row, with a number of samples behind it."""
+        gain = number[..., None] / (1 + number[..., None] * self.eigen[:, None])
+        first = self.tau(rows) * gain @ self.f.transpose(1, 2)
+        return _Rows(first @ self.forms.away_first.transpose(1, 2), first)
+
+    def sides(self, rows: _Rows) -> tuple[Tensor, Tensor]:
+        """Each row as it stands on the left and on the right of what Σ̂⁻¹ takes off I/q, (devices, rows, n + r)."""
+        tau = self.tau(rows)
+        left = torch.cat([rows.phi * (self.w / self.q), tau * self.omega], 2)
+        return left, torch.cat([rows.phi, tau], 2)
+
+    def each(self, products: Tensor, one: Tensor, other: Tensor) -> Tensor:
+        """uᵀ Σ̂⁻¹ v row by row, (devices, rows); `products` are u·v."""
+        return products / self.q - torch.einsum("bij,bij->bi", one, other)
+
+    def all(self, products: Tensor, one: Tensor, other: Tensor) -> Tensor:
+        """uᵀ Σ̂⁻¹ v of all rows with all rows; `products` are u·v."""
+        return products / self.q - one @ other.transpose(1, 2)
+
+
 def _with_share(own: _Own, forms: _Forms, between: Tensor, p: float) -> tuple[Tensor, Tensor]:
     """Distances to class means of samples, each left out, and of tests, with a share p of the own covariance."""
-    q, c = 1 - p, p / max(own.freedom, 1.0)
-    w = c / (q + c * forms.spread)[:, None]  # (devices, 1, n)
-    place, counts, n = own.place, own.counts, own.place.shape[1]
-    inverse = torch.eye(len(between), dtype=torch.float64) - forms.away_first.transpose(1, 2) * w @ forms.away_first
-    root = between.sqrt()
-    eigen, turned = torch.linalg.eigh(root[:, None] * inverse * root / q)
-    eigen, f = eigen.clamp(min=0), root[:, None] * turned
-    h = (1 / (1 + counts[..., None] * eigen[:, None])).mean(1)
-    omega = (h / (1 + h * eigen))[:, None]
-
-    def tau(rows: _Rows) -> Tensor:
-        return (rows.first - rows.phi * w @ forms.away_first) / q @ f
-
-    def gained(rows: _Rows, number: Tensor) -> _Rows:
-        """G v for each row and a number of samples behind it."""
-        gain = number[..., None] / (1 + number[..., None] * eigen[:, None])
-        first = tau(rows) * gain @ f.transpose(1, 2)
-        return _Rows(first @ forms.away_first.transpose(1, 2), first)
-
-    def form(product: Tensor, one: _Rows, other: _Rows, taus: tuple[Tensor, Tensor]) -> Tensor:
-        """Row by row: uᵀ Σ̂⁻¹ v, of which `product` is u·v."""
-        return (product - (one.phi * w * other.phi).sum(2)) / q - (taus[0] * omega * taus[1]).sum(2)
-
-    # The device's class means: m̂_c = M_c + G_c (μ_c − M_c).
-    moved = gained(forms.own - forms.common, counts)
+    share, n = _Share.of(own, forms, between, p), own.place.shape[1]
+    moved = share.gained(forms.own - forms.common, own.counts)  # m̂_c = M_c + G_c (μ_c − M_c)
     means = forms.common + moved
     mean_squares = forms.common_squares + ((forms.common.first + means.first) * moved.first).sum(2)
-    both = _Rows(torch.cat([forms.x.phi, forms.tests.phi], 1), torch.cat([forms.x.first, forms.tests.first], 1))
-    with_means = forms.with_common + both.first @ moved.first.transpose(1, 2)
-    tau_both, tau_means, tau_away = tau(both), tau(means), tau(forms.away)
-    own_forms = form(forms.squares, both, both, (tau_both, tau_both))
-    mean_forms = form(mean_squares, means, means, (tau_means, tau_means))
-    cross = (with_means - both.phi * w @ means.phi.transpose(1, 2)) / q
-    cross = cross - tau_both * omega @ tau_means.transpose(1, 2)
-    distances = own_forms[..., None] - 2 * cross + mean_forms[:, None]
-
-    # Without sample i of class c: it leaves M_c and μ_c, and the covariance loses one outer product.
-    number, size = _picked(counts, place), _picked(own.known, place)
-    rest = (number > 1).double()
-    lost = p * rest * number / (number - 1).clamp(min=1) / max(own.freedom, 1.0)
-    away_forms = form(forms.away_squares, forms.away, forms.away, (tau_away, tau_away))
-    share = lost / (1 - lost * away_forms).clamp(min=1e-3)
-    x_away = form(forms.x_away, forms.x, forms.away, (tau_both[:, :n], tau_away))
+    looked_at = forms.x.beside(forms.tests)
+    with_means = forms.with_common + looked_at.first @ moved.first.transpose(1, 2)
+    seen, of_means, away = share.sides(looked_at), share.sides(means), share.sides(forms.away)
+    distances = share.each(forms.squares, *seen)[..., None] - 2 * share.all(with_means, seen[0], of_means[1])
+    distances = distances + share.each(mean_squares, *of_means)[:, None]
     mean_away = forms.common_away + forms.away.first @ moved.first.transpose(1, 2)
-    mean_away = (mean_away - forms.away.phi * w @ means.phi.transpose(1, 2)) / q
-    mean_away = mean_away - tau_away * omega @ tau_means.transpose(1, 2)
-    left = distances[:, :n] + share[..., None] * (x_away[..., None] - mean_away).square()
-    delta = forms.x - forms.common.of_classes(place)
-    fewer = 1 / (size - 1).clamp(min=1)
+    along = share.each(forms.x_away, seen[0][:, :n], away[1])[..., None] - share.all(mean_away, away[0], of_means[1])
+    left = _left_out(own, forms, share, p, away, distances[:, :n], along)
+    return left, distances[:, n:]
+
+
+def _left_out(
+    own: _Own,
+    forms: _Forms,
+    share: _Share,
+    p: float,
+    away: tuple[Tensor, Tensor],
+    distances: Tensor,
+    along: Tensor,
+) -> Tensor:
+    """Distances without sample i of class c: it leaves M_c and μ_c, and the covariance loses one outer product."""
+    place = own.place
+    number, size = _picked(own.counts, place), _picked(own.known, place)
+    rest, fewer = (number > 1).double(), 1 / (size - 1).clamp(min=1)
+    lost = p * rest * number / (number - 1).clamp(min=1) / max(own.freedom, 1.0)
+    lost = lost / (1 - lost * share.each(forms.away_squares, *away)).clamp(min=1e-3)
+    left = distances + lost[..., None] * along.square()
+    # What the sample differs from the mean of its own class without it: κ (x − M_c) − G (μ_c − M_c, both without it).
+    delta, grown = forms.x - forms.common.of_classes(place), 1 + fewer
     off = (forms.own - forms.common).of_classes(place) - forms.away.times(1 / (number - 1).clamp(min=1))
-    back = gained(off + delta.times(fewer), (number - 1).clamp(min=1)).times(rest)
-    grown = 1 + fewer
+    back = share.gained(off + delta.times(fewer), (number - 1).clamp(min=1)).times(rest)
     mine = delta.times(grown) - back
-    delta_squares = forms.squares[:, :n] - 2 * _own_class(forms.with_common[:, :n], place)
-    delta_squares = delta_squares + _picked(forms.common_squares, place)
-    mine_squares = grown.square() * delta_squares - ((grown[..., None] * delta.first + mine.first) * back.first).sum(2)
-    mine_away = grown * (forms.x_away - _own_class(forms.common_away, place))
-    mine_away = mine_away - (back.first * forms.away.first).sum(2)
-    tau_mine = tau(mine)
-    mine_forms = form(mine_squares, mine, mine, (tau_mine, tau_mine))
-    mine_forms = mine_forms + share * form(mine_away, mine, forms.away, (tau_mine, tau_away)).square()
-    return left.scatter(2, place[..., None], mine_forms[..., None]), distances[:, n:]
+    squares = forms.squares[:, : place.shape[1]] + _picked(forms.common_squares, place)
+    squares = squares - 2 * _own_class(forms.with_common[:, : place.shape[1]], place)
+    squares = grown.square() * squares - ((grown[..., None] * delta.first + mine.first) * back.first).sum(2)
+    products = grown * (forms.x_away - _own_class(forms.common_away, place)) - (back.first * forms.away.first).sum(2)
+    sides = share.sides(mine)
+    found = share.each(squares, *sides) + lost * share.each(products, sides[0], away[1]).square()
+    return left.scatter(2, place[..., None], found[..., None])
 
 
 def _kernel(points: Tensor, place: Tensor, classes: int, tests: Tensor) -> tuple[Tensor, Tensor]:

@@ -56,7 +56,7 @@ class SharedSamples:
 
     def padded(self, places: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """The rows of some devices side by side, row 0 where a device has fewer, and which are its own."""
-        rows, whose = self.of(places)
+        rows = self.of(places)[0]
         sizes = self.sizes[places]
         there = np.arange(sizes.max(initial=0)) < sizes[:, None]
         found = np.zeros(there.shape, dtype=np.int64)
