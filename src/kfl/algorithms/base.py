@@ -84,6 +84,8 @@ class Algorithm(Fields, ABC):
     """True where features must mean the same on all devices: `--encoder auto` is then the one that suits the data."""
     fixed_features: ClassVar[bool] = False
     """True where what is reported does not depend on anything that was trained."""
+    tested_at_once: ClassVar[int] = 100
+    """Devices whose states are in memory together when a simulated fleet is tested."""
     main_parameter: ClassVar[tuple[str, tuple[float, ...]] | None] = None
     """The field that `kfl compare --search` tries beside the learning rate, and its values; None for none."""
 

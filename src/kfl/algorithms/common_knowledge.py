@@ -87,6 +87,7 @@ class CommonKnowledge(RobustRules):
     needs_encoder: ClassVar[bool] = True
     predicts_alone: ClassVar[bool] = False
     fixed_features: ClassVar[bool] = True
+    tested_at_once: ClassVar[int] = 10_000  # they have no models, and what is common is prepared once for all
 
     mean_bits: int = 4
     """Bits of one number of a class mean, 1 to 16, or 32 for the number as it is."""

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from kfl.simulation.world import World
     from kfl.wireless import LinkState
 
-EVALUATED_AT_ONCE = 100
-"""Devices whose models are in memory together when all are evaluated."""
 
 
 class SimulatedFleet(Fleet):
@@ -97,8 +95,8 @@ class SimulatedFleet(Fleet):
         """Evaluate the models of `devices`; the counts of all others stay."""
         correct, algorithm = state.correct.copy(), self.experiment.algorithm
         due = sorted(device for device in devices if self.table.test_samples[device])
-        for start in range(0, len(due), EVALUATED_AT_ONCE):
-            batch = due[start : start + EVALUATED_AT_ONCE]
+        for start in range(0, len(due), algorithm.tested_at_once):
+            batch = due[start : start + algorithm.tested_at_once]
             states = [self.device_state(state, device) for device in batch]
             correct[batch] = algorithm.correct(state.server, batch, states, self.engine)
         return correct
