@@ -115,7 +115,7 @@ class Records(Sequence[dict[str, Any]]):
         values = self.arrays[name]
         if f"{name}{WORDS}" in self.arrays or values.dtype.kind == "b":
             return [self._value(name, place) for place in range(len(self))]
-        found = values.tolist()
+        found: list[Any] = values.tolist()
         if (name == OPTIONAL or self.stored) and values.dtype.kind == "f" and not np.isfinite(values).all():
             return [self._value(name, place) for place in range(len(self))]
         return found

@@ -43,7 +43,7 @@ LONGEST_LINE = 1000
 """A field with more numbers than this is a column, in memory and in a run folder."""
 
 
-def numbers_of(values: NDArray[Any]) -> Numbers:
+def numbers_of(values: NDArray[Any]) -> tuple[Any, ...] | Column:
     """Return the numbers of a field: a tuple, or a column where there are many.
 
     Args:
