@@ -1,6 +1,7 @@
 """A fleet of many devices: columns in place of lines and records, and the same numbers as without them."""
 
 import json
+import runpy
 import signal
 from dataclasses import replace
 
@@ -28,7 +29,7 @@ LARGE = kfl.Experiment(
     samples_per_device=4,
     tested_devices=40,
     algorithm="common-knowledge",
-    encoder="random-8",
+    encoder="raw",
     scheduler=kfl.scheduling.Uniform(count=1100),
     radio="small-cell",
 )
@@ -62,6 +63,10 @@ def test_rounds_of_many_devices_are_columns_that_read_like_lines(whole):
             assert one.energy_j == as_line.energy_j and one.used == as_line.used
 
 
+def test_a_stranger_recomputes_every_joule_from_columns(whole):
+    assert runpy.run_path("studies/recompute_run.py")["main"](whole[0]) == 0
+
+
 @pytest.mark.parametrize("phase", ["training", "checkpoint", "history"])
 def test_killed_between_columns_checkpoint_and_line_a_run_resumes_to_the_same_bytes(
     whole, tmp_path, phase, monkeypatch
@@ -91,7 +96,7 @@ def test_a_line_whose_columns_are_damaged_is_a_damaged_line(whole, tmp_path, dam
     assert contents(folder) == contents(whole[0])
 
 
-def test_records_of_a_large_fleet_are_those_of_a_small_one():
+def test_records_of_a_large_fleet_are_those_of_a_small_one(tmp_path):
     class Few(SimulatedFleet):
         def device_columns(self):
             return None
@@ -102,6 +107,9 @@ def test_records_of_a_large_fleet_are_those_of_a_small_one():
     columns, records = (device_records(kind(world), state) for kind in (SimulatedFleet, Few))
     assert isinstance(columns, Records) and isinstance(records, tuple)
     assert columns == records and list(columns[0]) == list(records[0])
+    np.savez(tmp_path / "devices.npz", **columns.arrays)
+    again = runpy.run_path("studies/recompute_run.py")["records_of"](tmp_path)
+    assert [one["position_m"] for one in again] == columns.column("position_m")
     for name in ("accuracy", "model", "classes", "rounds", "position_m"):
         assert columns.column(name) == [record[name] for record in records]
 

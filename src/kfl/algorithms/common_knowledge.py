@@ -229,7 +229,8 @@ class CommonKnowledge(RobustRules):
         from kfl.algorithms.many_reports import make_reports
 
         server = self.received({name: value.cpu() for name, value in message.items()}, engine)
-        uploads = make_reports(self, devices, engine.shared_samples(devices, "train"), server, key)
+        samples = engine.shared_samples(devices, "train")
+        uploads = make_reports(self, devices, samples, server, key, engine.plan.workers)
         encoded = _encoded()
         return [{**state, **encoded} if state else encoded for state in states], uploads
 

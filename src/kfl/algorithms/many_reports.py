@@ -20,6 +20,7 @@ from kfl.algorithms.aggregation import Sums
 from kfl.algorithms.common_knowledge import REPORTED
 from kfl.algorithms.quantize import FULL_PRECISION_BITS
 from kfl.algorithms.uploads import Upload, UploadFormat, weighs_rows
+from kfl.engine.workers import spread
 
 if TYPE_CHECKING:
     from kfl.algorithms.common_knowledge import CommonKnowledge
@@ -34,7 +35,12 @@ ADDED_AT_ONCE = 256
 
 
 def make_reports(
-    algorithm: CommonKnowledge, devices: Sequence[int], samples: SharedSamples, server: State, key: RoundKey
+    algorithm: CommonKnowledge,
+    devices: Sequence[int],
+    samples: SharedSamples,
+    server: State,
+    key: RoundKey,
+    workers: int = 1,
 ) -> list[Upload]:
     """Make the reports of several devices.
 
@@ -44,17 +50,23 @@ def make_reports(
         samples: The training samples of each.
         server: What devices know of the server.
         key: Of the round, for noise.
+        workers: Number of threads.
 
     Returns:
         One upload for each device, in their order.
     """
-    numbers, found = np.array(devices), dict[int, Upload]()
-    for places in _equal_sizes(samples):
+    numbers = np.array(devices)
+
+    def work(places: NDArray[np.int64]) -> dict[str, Tensor]:
         rows = samples.of(places)[0].reshape(len(places), -1)
         x, y = samples.inputs[rows].flatten(2).double(), samples.labels[rows]
-        arrays = _report(algorithm, numbers[places].tolist(), x, y, server, key)
+        return _report(algorithm, numbers[places].tolist(), x, y, server, key)
+
+    batches, found = list(_equal_sizes(samples)), dict[int, Upload]()
+    for places, arrays in zip(batches, spread(work, batches, workers), strict=True):
+        each = {name: values.unbind() for name, values in arrays.items()}
         for index, place in enumerate(places.tolist()):
-            found[place] = Upload(devices[place], {name: values[index] for name, values in arrays.items()})
+            found[place] = Upload(devices[place], {name: values[index] for name, values in each.items()})
     return [found[place] for place in range(len(devices))]
 
 
