@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from kfl.runfolder import load_run as load_run
     from kfl.runner import resume as resume
     from kfl.runner import run as run
-    from kfl.scheduling import AllocationProblem as AllocationProblem
     from kfl.scheduling import allocate as allocate
+    from kfl.scheduling.allocation import AllocationProblem as AllocationProblem
     from kfl.simulation import History as History
     from kfl.wireless import CellConfig as CellConfig
 
 _LAZY = {
-    "AllocationProblem": "kfl.scheduling",
+    "AllocationProblem": "kfl.scheduling.allocation",
     "CellConfig": "kfl.wireless",
     "Comparison": "kfl.comparison",
     "Dataset": "kfl.data",
@@ -60,7 +60,7 @@ __all__ = ["__version__", *_LAZY]  # noqa: PLE0604  # names, all of them
 def __getattr__(name: str) -> Any:
     if name not in _LAZY and name[:1].isupper() and name in (registered := _registered()):
         return registered[name]
-    return lazy_exports(__name__, {**_LAZY, "Fd": "kfl.algorithms"}, name)  # Fd: until version 1.0
+    return lazy_exports(__name__, _LAZY, name)
 
 
 def __dir__() -> list[str]:
