@@ -55,19 +55,24 @@ def make_reports(
     Returns:
         One upload for each device, in their order.
     """
-    numbers = np.array(devices)
+    numbers, whole = np.array(devices), dict[str, Tensor]()
 
-    def work(places: NDArray[np.int64]) -> dict[str, Tensor]:
+    def work(places: NDArray[np.int64]) -> None:
         rows = samples.of(places)[0].reshape(len(places), -1)
         x, y = samples.inputs[rows].flatten(2).double(), samples.labels[rows]
-        return _report(algorithm, numbers[places].tolist(), x, y, server, key)
+        for name, values in _report(algorithm, numbers[places].tolist(), x, y, server, key).items():
+            if name not in whole:  # the first batch, before the others begin
+                whole[name] = torch.empty((len(devices), *values.shape[1:]), dtype=values.dtype)
+            whole[name][places] = values
 
-    batches, found = list(_equal_sizes(samples)), dict[int, Upload]()
-    for places, arrays in zip(batches, spread(work, batches, workers), strict=True):
-        each = {name: values.unbind() for name, values in arrays.items()}
-        for index, place in enumerate(places.tolist()):
-            found[place] = Upload(devices[place], {name: values[index] for name, values in each.items()})
-    return [found[place] for place in range(len(devices))]
+    # Into arrays for all devices: small ones that outlive a batch would keep its large ones' memory in pieces.
+    batches = list(_equal_sizes(samples))
+    spread(work, batches[:1], 1)
+    spread(work, batches[1:], workers)
+    each = {name: values.unbind() for name, values in whole.items()}
+    return [
+        Upload(device, {name: values[place] for name, values in each.items()}) for place, device in enumerate(devices)
+    ]
 
 
 def _equal_sizes(samples: SharedSamples) -> Iterator[NDArray[np.int64]]:
