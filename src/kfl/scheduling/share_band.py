@@ -28,22 +28,23 @@ _BUDGET_MARGIN = 1e-12
 
 
 def share_floor(observation: Observation) -> FloatArray:
-    """The least share of each device, with nobody else in the band; infinite where no share is enough.
+    """The least share of each device, with no other device in the band; infinite where no share is enough.
 
     The floor is the larger of θ^min, from the power limit (25a), and, with hard budgets, the share from which
     on the battery pays for the round: what the share costs ≤ battery − base.
     """
     floor = observation.power_floor
-    return np.maximum(floor, _budget_floor(observation)) if observation.hard_budget else floor
+    return np.maximum(floor, budget_floor(observation)) if observation.hard_budget else floor
 
 
 def reachable(observation: Observation) -> tuple[BoolArray, FloatArray]:
-    """The devices that could be scheduled at all this round, and everybody's least share."""
+    """The devices that could be scheduled at all this round, and every device's least share."""
     floor = share_floor(observation)
     return observation.available & np.isfinite(floor), floor
 
 
-def _budget_floor(observation: Observation) -> FloatArray:
+def budget_floor(observation: Observation) -> FloatArray:
+    """The share from which on the battery pays for the round."""
     left = observation.battery_j * (1.0 - _BUDGET_MARGIN) - observation.base_energy_j
     broke = ~(left >= 0)
     floor = observation.curve.share_for_energy(np.where(broke, 0.0, left) * (1.0 - _BUDGET_MARGIN))
@@ -53,7 +54,7 @@ def _budget_floor(observation: Observation) -> FloatArray:
 def serve(
     observation: Observation, chosen: BoolArray, weight: FloatArray, allocator: Allocator = solve_shares
 ) -> Decision:
-    """Shares and powers for the chosen devices, minimising Σ weight · energy, as a decision without objective.
+    """Shares and powers for the chosen devices, minimizing Σ weight · energy, as a decision without objective.
 
     Devices that can never finish or afford it are left out. If the least shares of the others do not fit the
     band together, those with the largest are left out until they do.
@@ -82,14 +83,16 @@ def decision_for(
     share: FloatArray,
     energy_j: FloatArray | None = None,
     status: Status | None = None,
+    run: Operation | None = None,
 ) -> Decision:
     """A decision with these devices and their shares, without objective.
 
-    `energy_j` is what the shares cost by the curve, where that is known already.
+    `energy_j` is what the shares cost by the curve, and `run` how the devices run with them, where that is known.
     """
     size, silent = observation.size, np.zeros(len(members))
-    run = Operation(silent, silent, silent)
-    if observation.uplink is not None and len(members):
+    if observation.uplink is None or not len(members):
+        run = Operation(silent, silent, silent)
+    elif run is None:
         run = observation.uplink.take(members).operation(share, energy_j)
     compute_s = observation.compute_time_s[members] if run.compute_time_s is None else run.compute_time_s
     compute_j = observation.base_energy_j[members] if run.compute_energy_j is None else run.compute_energy_j
@@ -212,7 +215,7 @@ def kept_out(
 
 
 def nobody_there(observation: Observation) -> Status:
-    """What to say of a round in which no device is available: nobody is there, or nobody who is has any charge."""
+    """Return why a round has no available device: all are offline, or those online have no charge."""
     empty = by_reason(standing(observation), observation.present)
     return Status("nobody_charged", empty) if empty else Status("nobody_available")
 
