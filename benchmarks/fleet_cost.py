@@ -326,7 +326,8 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--bare", action="store_true")
     options = parser.parse_args()
-    text = [f"python -m benchmarks.fleet_cost; {options.rounds} rounds; {machine()}", ""]
+    words = " --profile" * options.profile + " --bare" * options.bare
+    text = [f"python -m benchmarks.fleet_cost{words}; {options.rounds} rounds; {machine()}", ""]
     if options.most:
         text += most(options.rounds)
         print(text[-1])
