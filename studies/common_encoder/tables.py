@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from kfl.comparison import Comparison
 from kfl.comparison.statistics import Difference, holm, paired_difference, spread
 from kfl.core.files import write_atomic
 from kfl.core.names import markdown_table
 from studies.common_encoder.conditions import CONDITIONS
 from studies.common_encoder.pictures import draw
-from studies.common_encoder.run import CURVES, LINES, NETWORKS, PARTS, read
+from studies.common_encoder.run import CURVES, LINES, PARTS, read
 
 OURS = "common-knowledge"
 PAGE = "heads.md"
+NETWORKS, NETWORKS_PAGE = "networks", "networks.md"
+"""The folder of the comparison, and its page."""
 POINT = 0.01
 Lines = Mapping[str, Mapping[int, Mapping[str, object]]]
 """Of one condition: by method and seed."""
@@ -22,6 +25,8 @@ Lines = Mapping[str, Mapping[int, Mapping[str, object]]]
 def write(out: Path) -> None:
     """Write the page and the pictures of a folder of results."""
     write_atomic(out / PAGE, page(out).encode())
+    if (out / NETWORKS).exists():
+        write_atomic(out / NETWORKS_PAGE, networks_page(out).encode())
     if (out / CURVES).exists():
         draw(out)
 
@@ -40,17 +45,16 @@ def page(out: Path) -> str:
     text += [*markdown_table(_all(lines)), ""]
     text += ["### Classes never held", "", "Accuracy over all ten classes of one classifier for all devices, %.", ""]
     text += [*markdown_table(_everything(lines)), ""]
-    if (out / NETWORKS).exists():
-        text += ["### Methods that train, on the same encoder", "", NETWORKS_LEGEND, ""]
-        text += [*markdown_table(_networks(out, lines)), ""]
     text += ["```", *(f"python -m studies.common_encoder {part}" for part in (*PARTS, "table")), "```", ""]
     return "\n".join(text)
 
 
-NETWORKS_LEGEND = (
-    "An MLP with 64 units on the 256 numbers, 100 rounds with ten of 100 devices, settings as they are by default, "
-    "nobody tuned; accuracy on a device's own part of the test set, bits of a device and joules of all."
-)
+def networks_page(out: Path) -> str:
+    """The tables of methods that train, on the same encoder."""
+    found = Comparison.load(out / NETWORKS)
+    return found.markdown("python -m studies.common_encoder networks", heading="###")
+
+
 LEGEND = (
     "✓: not zero after Holm's correction over all conditions of the column; brackets: 95 % interval of the t-test "
     "paired by seed. Best twin and best rivals are chosen by their tests, in their favor. Below: share of devices more "
@@ -186,26 +190,6 @@ def _everything(found: Mapping[str, Lines]) -> dict[str, list[str]]:
             f"{100 * spread([float(str(one['all'])) for one in lines[m].values()]).mean:.1f}" if m in lines else "–"
             for m in methods
         ]
-    return cells
-
-
-def _networks(out: Path, lines: Mapping[str, Lines]) -> dict[str, list[str]]:
-    """Accuracy, bits and joules of each method by condition, with common knowledge below."""
-    found: dict[str, dict[str, list[Mapping[str, object]]]] = {}
-    for line in read(out / NETWORKS):
-        found.setdefault(str(line["condition"]), {}).setdefault(str(line["method"]), []).append(line)
-    methods = list(dict.fromkeys(method for one in found.values() for method in one))
-    cells = {"method": [*methods, OURS]}
-    for name, by_method in found.items():
-        told = [by_method[method] for method in methods]
-        accuracies = [spread([float(str(line["accuracy"])) for line in one]).text(1) for one in told]
-        cells[f"{name}, %, {len(told[0])} seeds"] = [*accuracies, _percent(accuracy(lines[name], OURS))]
-        cells[f"{name}, bits"] = [
-            *(f"{spread([float(str(line['bits'])) for line in one]).mean:,.0f}" for one in told),
-            f"{bits(lines[name], OURS):,.0f}",
-        ]
-        joules = [spread([float(str(line["energy_j"])) for line in one]).mean for one in told]
-        cells[f"{name}, J"] = [*(f"{value:.3g}" for value in joules), "–"]
     return cells
 
 

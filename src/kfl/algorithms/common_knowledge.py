@@ -440,6 +440,16 @@ class CommonKnowledge(RobustRules):
         """Nothing is trained: what is computed is charged either way."""
         return self.real_flops(profile)
 
+    def classifier_flops(self, profile: DeviceProfile) -> float:
+        """The closed form and the kernel regression of a device."""
+        from kfl.algorithms.gaussian import personal_flops
+        from kfl.algorithms.kernel_expert import kernel_flops
+
+        model = profile.model
+        sizes = profile.samples, math.prod(model.input_shape), profile.held_classes or model.classes
+        closed = 0.0 if self.personal == "none" else personal_flops(*sizes)
+        return closed + (kernel_flops(*sizes) if self.personal == "experts" else 0.0)
+
     def real_flops(self, profile: DeviceProfile) -> float:
         """Products for the means, their rotation, and signs or the scatter. The encoder is charged apart."""
         n, d, classes = profile.samples, math.prod(profile.model.input_shape), profile.model.classes

@@ -91,14 +91,18 @@ class Own(Encoder):
         return found.float()
 
     def flops(self, shape: tuple[int, ...]) -> float:
-        """As PyTorch counts them."""
-        import torch
-        from torch.utils.flop_counter import FlopCounterMode
+        """As those of networks are counted, or what the module says in `flops`."""
+        from kfl.models.profile import count_flops
 
         assert self.module is not None
-        with torch.no_grad(), FlopCounterMode(display=False) as counter:
-            self.module(torch.zeros(1, *shape))
-        return float(counter.get_total_flops())
+        told = getattr(self.module, "flops", None)
+        found = float(count_flops(self.module, shape, f"encoder {self.source!r}") if told is None else told)
+        if told is None and not found:
+            raise ModelError(
+                f"encoder {self.source!r} does nothing that PyTorch could count, so its devices would encode for "
+                "nothing: give the module an attribute `flops`, the operations for one sample (0 if there are none)."
+            )
+        return found
 
     @property
     def download_bits(self) -> float:
