@@ -23,9 +23,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     seeds = [int(word) for word in options.seeds.split(",")]
     if options.what == "networks":
-        from studies.common_encoder.networks import CONDITIONS_WITH_NETWORKS, play
+        from studies.common_encoder.networks import USUAL, play
 
-        names = options.conditions.split(",") if options.conditions else CONDITIONS_WITH_NETWORKS
+        names = options.conditions.split(",") if options.conditions else USUAL
         play(options.out / "networks", names, seeds, options.workers)
     elif options.what != "table":
         run(options.out, options.what, seeds, options.conditions, options.workers)

@@ -51,8 +51,9 @@ def page(out: Path) -> str:
 
 def networks_page(out: Path) -> str:
     """The tables of methods that train, on the same encoder."""
-    found = Comparison.load(out / NETWORKS)
-    return found.markdown("python -m studies.common_encoder networks", heading="###")
+    found = [Comparison.load(folder) for folder in sorted((out / NETWORKS).iterdir())]
+    command = "python -m studies.common_encoder networks"
+    return "\n".join(one.markdown(command if one is found[-1] else None, heading="###") for one in found)
 
 
 LEGEND = (

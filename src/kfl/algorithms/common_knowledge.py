@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 Covariance = Literal["signs", "full", "none"]
 """What a device says of how its samples vary within classes."""
-PersonalHead = Literal["experts", "closed-form", "none"]
+PersonalHead = Literal["experts", "closed-form", "network", "none"]
 """What a device makes of the common knowledge."""
 Worth = Literal["missing", "samples"]
 """What a scheduler weighs a device by."""
@@ -92,7 +92,8 @@ class CommonKnowledge(RobustRules):
     sketches: int = 32
     """Vectors of signs that a device sends, at most half as many as it has samples."""
     personal: PersonalHead = "experts"
-    """What a device predicts with: its closed form weighed with its own kernel regression, that form, or neither."""
+    """What a device predicts with: its closed form weighed with its own kernel regression, that form, that form and a
+    network on what it leaves unexplained, or the common classifier."""
     worth_of: Worth = "missing"
     """What a scheduler weighs a device by: the samples of each class that the server still lacks, or all it has."""
     clip_norm: float | None = None
@@ -408,9 +409,8 @@ class CommonKnowledge(RobustRules):
             x, y = (value.cpu() for value in engine.samples(device, "test"))
             train_x, train_y = (value.cpu() for value in engine.samples(device, "train"))
             own = bool(state.get("encoded", False)) and self.personal != "none"
-            said = classify(
-                common, train_x.flatten(1), train_y, x.flatten(1), own=own, kernel=self.personal == "experts"
-            )
+            parts = {"kernel": self.personal == "experts", "network": self.personal == "network"}
+            said = classify(common, train_x.flatten(1), train_y, x.flatten(1), own=own, **parts)
             found.append(int((said == y).sum()))
         return found
 
@@ -441,14 +441,16 @@ class CommonKnowledge(RobustRules):
         return self.real_flops(profile)
 
     def classifier_flops(self, profile: DeviceProfile) -> float:
-        """The closed form and the kernel regression of a device."""
+        """Of the closed form, and of the kernel regression or the network."""
         from kfl.algorithms.gaussian import personal_flops
         from kfl.algorithms.kernel_expert import kernel_flops
+        from kfl.algorithms.residual_network import residual_flops
 
         model = profile.model
         sizes = profile.samples, math.prod(model.input_shape), profile.held_classes or model.classes
+        further = {"experts": kernel_flops, "network": residual_flops}.get(self.personal)
         closed = 0.0 if self.personal == "none" else personal_flops(*sizes)
-        return closed + (kernel_flops(*sizes) if self.personal == "experts" else 0.0)
+        return closed + (0.0 if further is None else further(*sizes))
 
     def real_flops(self, profile: DeviceProfile) -> float:
         """Products for the means, their rotation, and signs or the scatter. The encoder is charged apart."""

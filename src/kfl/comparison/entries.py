@@ -345,6 +345,8 @@ def zero_upload_twins(entries: Sequence[Entry], twins: Mapping[str, Algorithm]) 
     found = []
     for condition in dict.fromkeys(entry.condition for entry in entries):
         own = [entry for entry in entries if entry.condition == condition]
+        if has_twin(own):
+            continue
         first = own[0]
         for entry in own:
             if replace(entry.experiment, algorithm=first.experiment.algorithm, seed=0) != replace(
@@ -352,8 +354,6 @@ def zero_upload_twins(entries: Sequence[Entry], twins: Mapping[str, Algorithm]) 
             ):
                 expected = "only with entries that differ in nothing but the algorithm; or name the twins as entries"
                 raise ConfigError("twins", entry.label, expected)
-        if has_twin(own):
-            continue
         common = vars(common_settings(first.experiment.algorithm, ALGORITHMS["local"]))
         chosen = {label: replace(twin, **common) for label, twin in twins.items()}
         if any(entry.experiment.algorithm.needs_encoder for entry in own):
