@@ -92,7 +92,7 @@ def _idle() -> str:
 
 def _gaps() -> str:
     sys.path.append(str(Path(__file__).parents[1]))  # `reproduction` is not installed, and MkDocs restores the path
-    gaps = importlib.import_module("reproduction.theory").GAPS
+    gaps = importlib.import_module("reproduction.theory.gaps").GAPS
     rows = ((f"{gap.about}, {gap.step}", gap.says, gap.shown) for gap in gaps)
     return _table(("where", "what", "shown in tests"), rows)
 

@@ -16,10 +16,12 @@ from kfl.core.config import dump_toml, from_table, read_config, to_table
 from kfl.core.errors import ConfigError
 from kfl.core.files import jsonable, write_atomic
 from kfl.core.terminal import tell, tell_json
-from reproduction.theory import GAPS, PATTERNS, Bound, Constants, equal_counts, pattern_schedule, theorem1
+from reproduction.theory.gaps import GAPS
+from reproduction.theory.theorem1 import PATTERNS, Bound, Constants, equal_counts, pattern_schedule, theorem1
 
 if TYPE_CHECKING:
-    from reproduction.theory import KnowledgeGap, RunBound
+    from reproduction.theory.knowledge_gap import KnowledgeGap
+    from reproduction.theory.run_bound import RunBound
 
 DESCRIPTION = """What the paper's guarantees say: Theorem 1, term by term and as printed, and Proposition 2.
 
@@ -119,7 +121,7 @@ def _for_constants(constants: Constants, options: BoundOptions) -> None:
 
 
 def _for_run(options: BoundOptions) -> None:
-    from reproduction.theory import bound_of_run
+    from reproduction.theory.run_bound import bound_of_run
 
     assert options.run is not None
     look_at = options.look_at
@@ -156,7 +158,6 @@ def run_table(found: RunBound) -> dict[str, Any]:
             "estimated_from": facts,
             "at_the_runs_rates": bound_table(found.bound),
             "at_the_best_rates": bound_table(found.best_bound),
-            "lemmas": [{**asdict(check), "verdict": check.verdict} for check in found.lemmas],
             "equation5": None if found.knowledge is None else knowledge_table(found.knowledge),
         }
     energy, volume = found.energy, found.volume

@@ -12,10 +12,12 @@ from rich.table import Table
 from rich.text import Text
 
 from kfl.cli.display import page, say
-from reproduction.theory import GAPS, PAGE, round_weights
+from reproduction.theory.gaps import GAPS, PAGE
+from reproduction.theory.theorem1 import round_weights
 
 if TYPE_CHECKING:
-    from reproduction.theory import Bound, Constants, LemmaCheck, RunBound
+    from reproduction.theory.run_bound import RunBound
+    from reproduction.theory.theorem1 import Bound, Constants
 
 ROWS = (
     ("A₁, local drift", "drift"),
@@ -28,11 +30,6 @@ ROWS = (
     ("total", "total"),
 )
 """Rows of the table: their names and what of a `Bound` they show."""
-
-LEMMAS = (
-    "Each row is the device on which Lemma 2 leaves the least room. The right sides rest on estimates that are lower "
-    "bounds: where a lemma fails, they are too small, and the lemma is not refuted."
-)
 
 
 _WORDS = ("term", "constant", "where", "what", "from", "rates")
@@ -65,8 +62,7 @@ def print_run_bound(run: Path, found: RunBound) -> None:
                 start, end = found.estimate.initial_loss, found.estimate.later_loss
                 say(console, [f"Measured on these devices: F = {start:.4g} at the start, {end:.4g} at the end."])
             say(console, [*found.estimate.notes, ""])
-            console.print(_lemmas(found.lemmas))
-            say(console, ["", LEMMAS, *([] if found.knowledge is None else [str(found.knowledge)]), ""])
+            say(console, [] if found.knowledge is None else [str(found.knowledge), ""])
             _gaps(console, "Theorem 1")
             say(console, [""])
         say(console, [str(one) for one in (found.energy, found.volume) if one is not None])
@@ -134,18 +130,6 @@ def _vacuous(bounds: Iterable[Bound]) -> list[str]:
         if bound.verdict == "vacuous":
             return [f"Vacuous: no smaller than the gap at the start, {bound.initial_gap:.4g}; it promises no progress."]
     return []
-
-
-def _lemmas(checks: Iterable[LemmaCheck]) -> Table:
-    """The device with the least room in Lemma 2 stands for all that were looked at."""
-    names = ["from", "rates", "change of F_k", "Lemma 1 ≥", "Lemma 2 ≥", "what"]
-    table = _table("Lemmas 1 and 2, one round of plain gradient descent, with estimated constants", names)
-    for check in checks:
-        one = check.tightest
-        table.add_row(
-            check.start, check.rates, _number(one.change), _number(one.lemma1), _number(one.lemma2), check.verdict
-        )
-    return table
 
 
 def _gaps(console: Console, about: str) -> None:

@@ -21,7 +21,15 @@ import numpy as np
 from kfl import Experiment, run
 from kfl.algorithms import Algorithm, Kfl, Local
 from kfl.plots.style import new_figure, plain_axes, save
-from reproduction.theory import PATTERNS, Bound, Constants, equal_counts, pattern_schedule, round_weights, theorem1
+from reproduction.theory.theorem1 import (
+    PATTERNS,
+    Bound,
+    Constants,
+    equal_counts,
+    pattern_schedule,
+    round_weights,
+    theorem1,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,6 +1,6 @@
 """A week of 1,000 devices that live on the sun: who takes part, who starves, and what is wasted, by scheduler.
 
-    KFL_DATA_DIR=… python -m reproduction energy harvest_week --out docs/results/harvest-week.json
+    KFL_DATA_DIR=… python -m reproduction energy harvest_week --out docs/results/harvest-week.jsonl.gz
 
 A round every ten minutes from midnight on, 1,008 in all, in the LTE-M cell. A panel gives at most a milliwatt for
 learning, a battery holds 10 J and starts half full. Who is chosen depends on costs, channel and charge, not on what is
@@ -12,7 +12,6 @@ data. Prints the table of docs/results/radio.md.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -23,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfl import Experiment
+from kfl.comparison.records import read_lines, write_records
 from kfl.plots.style import new_figure, plain_axes, save
 from kfl.scheduling import AllDevices, Dual, GreedyEnergy, Lyapunov, Myopic, RoundRobin, Scheduler, Uniform
 from kfl.simulation import build_world
@@ -187,18 +187,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", default="0,1", help="with commas between")
     parser.add_argument("--only", default="", help="one scheduler")
-    parser.add_argument("--out", type=Path, help="JSON file to write")
+    parser.add_argument("--out", type=Path, help="file of JSON lines to write; one that ends in .gz is compressed")
     parser.add_argument("--plot", type=Path, help="picture to draw, of what was played or --read")
-    parser.add_argument("--read", type=Path, nargs="*", help="JSON files of before, in place of playing")
+    parser.add_argument("--read", type=Path, nargs="*", help="such files of before, in place of playing")
     options = parser.parse_args()
     seeds = [int(seed) for seed in options.seeds.split(",")]
     if options.read:
-        found = [row for path in options.read for row in json.loads(path.read_text())]
+        found = [row for path in options.read for row in read_lines(path, "this study", ("scheduler", "mode", "seed"))]
     else:
         found = weeks(seeds, options.only)
     print(table(found))
     if options.out is not None:
-        options.out.write_text(json.dumps(found) + "\n")
+        write_records(options.out, found)
     if options.plot is not None:
         plot(found, options.plot)
 

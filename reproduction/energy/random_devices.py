@@ -1,6 +1,6 @@
 """Does the default V lose to random devices? Every preset, `lyapunov` and `dual`, soft and hard budgets.
 
-    python -m reproduction energy random_devices --out docs/results/random-devices.json
+    python -m reproduction energy random_devices --out docs/results/random-devices.jsonl.gz
 
 30 devices learn mnist-5k in 40 rounds of KFL. Beside the two schedulers stand random devices that may not overdraw
 their budgets: ten a round, `uniform`'s default, and as many a round as `dual` with hard budgets chose on average.
@@ -13,7 +13,6 @@ first (`reproduction.energy.relative_v.play`), and runs with the same devices in
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +22,7 @@ import numpy as np
 
 import kfl
 from kfl import Experiment
+from kfl.comparison.records import read_lines, write_records
 from kfl.comparison.statistics import paired_difference
 from kfl.scheduling import Dual, Lyapunov, Scheduler, Uniform
 from kfl.simulation.simulated_fleet import SimulatedFleet
@@ -116,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     schedulers = {kind.name: kind(**tried) for kind in (Dual, Lyapunov)}
     known: dict[str, dict[int, dict[str, Result]]] = {}
     if options.out is not None and options.out.exists():
-        for row in json.loads(options.out.read_text()):
+        for row in read_lines(options.out, "this study", ("preset", "seed", "runs")):
             known.setdefault(row["preset"], {})[row["seed"]] = row["runs"]
     learned: Learned = {}
     for seed in options.seeds:
@@ -126,11 +126,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
             known.setdefault(preset, {})[seed] = one_seed(preset, seed, learned, schedulers)
             if options.out is not None:
                 rows = [
-                    json.dumps({"preset": name, "seed": number, "runs": known[name][number]})
+                    {"preset": name, "seed": number, "runs": known[name][number]}
                     for name in PRESETS
                     for number in sorted(known.get(name, {}))
                 ]
-                options.out.write_text("[\n" + ",\n".join(rows) + "\n]\n")
+                write_records(options.out, rows)
     print(
         "| cell | scheduler | accuracy | worst tenth | joules | use of budgets, mean and most | devices a round ",
         end="",

@@ -1,6 +1,6 @@
 """Which V? Who overspends, how much data is scheduled and who is left out, for every preset and decades of relative V.
 
-    KFL_DATA_DIR=… python -m reproduction energy relative_v --out docs/results/relative-v.json
+    KFL_DATA_DIR=… python -m reproduction energy relative_v --out docs/results/relative-v.jsonl.gz
 
 Who is chosen depends on channel, costs and budgets, not on what is learned, so nothing is trained: the rounds are
 decided and charged with the real split, the real models and the costs of the algorithm (KFL's, unless a setting says
@@ -10,7 +10,6 @@ FedAvg). Seeds 100 to 102, which no reported result uses. Prints one table for e
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from kfl import Experiment, FedAvg
+from kfl.comparison.records import read_lines, write_records
 from kfl.scheduling import Dual, Lyapunov, Scheduler
 from kfl.scheduling.accounts import Accounts, decide, settle
 from kfl.scheduling.objective import DriftScheduler, data_weight
@@ -25,7 +25,7 @@ from kfl.simulation.round import initial_state
 from kfl.simulation.simulated_fleet import SimulatedFleet
 from kfl.simulation.world import build_world
 from kfl.wireless import PRESETS
-from reproduction.theory import EnergyAccount
+from reproduction.theory.energy import EnergyAccount
 
 SMALL = Experiment(distinct_classes=False)
 MNIST = Experiment(dataset="mnist", devices=100, distinct_classes=False, rounds=200)
@@ -132,7 +132,7 @@ def line(rule: str, found: list[dict[str, float]]) -> str:
 
 def merged(path: Path, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What a file holds already, with these rows in place of theirs, in the order of the settings and rules above."""
-    known = json.loads(path.read_text()) if path.exists() else []
+    known = read_lines(path, "this study", ("setting", "scheduler", "rule")) if path.exists() else []
     by_key = {(row["setting"], row["scheduler"], row["rule"]): row for row in (*known, *rows)}
     order = [(setting, kind, rule) for setting in SETTINGS for kind in SCHEDULERS for rule in RULES]
     return [by_key[key] for key in order if key in by_key]
@@ -172,8 +172,7 @@ def main() -> None:
                 }
                 print(line(rule, found), flush=True)
                 if options.out is not None:
-                    rows = merged(options.out, [row])
-                    options.out.write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
+                    write_records(options.out, merged(options.out, [row]))
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ __all__ = ["__version__", *_LAZY]  # noqa: PLE0604  # names, all of them
 def __getattr__(name: str) -> Any:
     if name not in _LAZY and name[:1].isupper() and name in (registered := _registered()):
         return registered[name]
-    return lazy_exports(__name__, {**_LAZY, "Fd": "kfl.algorithms"}, name)  # Fd: until version 1.0
+    return lazy_exports(__name__, _LAZY, name)
 
 
 def __dir__() -> list[str]:

@@ -24,8 +24,6 @@ from kfl.algorithms import (
     SharedStem,
     Upload,
 )
-from kfl.algorithms.averaging import average_weights
-from kfl.algorithms.uploads import MOST_SAMPLES
 from kfl.core.errors import ConfigError
 
 RULES = ("mean", "clip", "median", "trimmed")
@@ -187,70 +185,6 @@ def test_counts_of_different_types_count_alike(rule):
 
 
 BEFORE_TWO = server([[0.0, 0.0], [9.0, 9.0]], [False, True])
-SOUND = {"means": torch.tensor([[1.0, 2.0], [3.0, 4.0]]), "counts": torch.tensor([2, 3])}
-BAD_KNOWLEDGE = {
-    "negative_count": [{"counts": torch.tensor([-1, 3])}, {"counts": torch.tensor([2.0, -0.5])}],
-    "too_many_samples": [{"counts": torch.tensor([2, MOST_SAMPLES + 1])}],
-    "not_finite": [
-        {"counts": torch.tensor([2.0, math.nan])},
-        {"counts": torch.tensor([2.0, math.inf])},
-        {"counts": torch.tensor([2 + 0j, 3])},
-        {"means": torch.tensor([[1.0, 2.0], [math.nan, 4.0]])},
-        {"means": torch.tensor([[1.0, 2.0], [3.0, -math.inf]])},
-        {"means": torch.tensor([[1.0, 2.0], [3.0, 1e300]], dtype=torch.float64)},
-        {"means": torch.ones(2, 2, dtype=torch.complex64)},
-    ],
-    "shape": [
-        {"counts": torch.tensor([2, 3, 4])},
-        {"counts": torch.tensor([[2, 3]])},
-        {"counts": torch.tensor([[2, 3], [1, 1]])},
-        {"counts": torch.tensor(2)},
-        {"means": torch.ones(3, 2)},
-        {"means": torch.ones(2, 3)},
-        {"means": torch.ones(2)},
-    ],
-    "missing_array": [
-        {"counts": None},
-        {"means": None},
-        *({"counts": torch.tensor([1, 2]).to(kind)} for kind in (torch.uint32, torch.uint64, torch.float8_e4m3fn)),
-    ],
-}
-
-
-@pytest.mark.parametrize("rule", ["mean", "median"])
-@pytest.mark.parametrize("code", BAD_KNOWLEDGE)
-def test_knowledge_that_cannot_be_is_refused_and_the_rest_is_used(code, rule):
-    unknown = server([[0.0, 0.0], [0.0, 0.0]], [False, False])
-    for arrays in BAD_KNOWLEDGE[code]:
-        bad = Upload(5, {name: value for name, value in {**SOUND, **arrays}.items() if value is not None})
-        for others in ([], [Upload(1, SOUND)]):
-            after, rejected = aggregate(Kfl(aggregation=rule), unknown, [bad, *others])
-            assert [(one.device, one.code) for one in rejected] == [(5, code)], arrays
-            assert after["knowledge"].tolist() == (SOUND["means"].tolist() if others else [[0.0, 0.0]] * 2)
-
-
-@pytest.mark.parametrize(
-    "arrays",
-    [
-        {"counts": torch.tensor([2, MOST_SAMPLES])},
-        {"counts": torch.tensor([0.25, 0.5])},
-        {"means": torch.tensor([[1.0, 2.0], [3.0, 1e30]], dtype=torch.float64)},
-        {"means": torch.tensor([[1, 2], [3, 4]])},
-        {"means": torch.tensor([[3e38, -3e38], [3e38, 3e38]])},
-        {"counts": torch.tensor([0, 2]), "means": torch.tensor([[math.nan, math.inf], [3.0, 4.0]])},
-        {"counts": torch.tensor([0.0, 2.0]), "means": torch.tensor([[1e300, math.inf], [3.0, 4.0]]).double()},
-        {"more": torch.tensor(math.nan)},
-    ],
-)
-def test_knowledge_that_can_be_is_used(arrays):
-    """Also counts that are not whole or of another type, and anything in the row of a class that is not held."""
-    upload = Upload(5, {**SOUND, **arrays})
-    counts = upload.arrays["counts"]
-    after, rejected = aggregate(Kfl(), server([[0.0, 0.0], [0.0, 0.0]], [False, False]), [upload])
-    assert rejected == [] and after["known"].tolist() == (counts > 0).tolist()
-    for c in range(2):
-        wanted = upload.arrays["means"][c].float() if counts[c] > 0 else torch.zeros(2)
-        torch.testing.assert_close(after["knowledge"][c], wanted)
 
 
 @pytest.mark.parametrize("shape", [(2, 0), (0, 2)], ids=["features", "classes"])
@@ -335,7 +269,6 @@ def test_weights_are_weighed_by_samples_and_counters_rounded(cls):
     assert moved(state).tolist() == pytest.approx([50 / 60, 70 / 60, 80 / 60])
     assert state["body.num_batches_tracked"].item() == 13
     assert {name: value.dtype for name, value in state.items()} == {name: value.dtype for name, value in SERVER.items()}
-    assert average_weights(SERVER, UPLOADS[:3])[0]["body.weight"].equal(state["body.weight"])  # its name of old
 
 
 @pytest.mark.parametrize("cls", [FedAvg, LgFedAvg], ids=lambda cls: cls.name)

@@ -46,6 +46,9 @@ BOUNDS = {
     "temperature": POSITIVE,
     "small_features": COUNT,
     "small_width": COUNT,
+    "largest_gradient": ([None, *POSITIVE[0]], POSITIVE[1]),
+    "proximal": WEIGHT,
+    "pull": WEIGHT,
     "mean_bits": ([1, 16, 32], [0, 17, 33]),
     "sketches": ([1, 1024], [0, 1025]),
     "head_steps": ([None, *COUNT[0]], COUNT[1]),
@@ -67,7 +70,7 @@ def test_the_last_value_that_works_is_taken_and_the_next_refused(cls):
         needs = NEEDS_HERE.get((cls.name, one.name), NEEDS.get(one.name, {}))
         if not {int, float} & {hints[one.name], *typing.get_args(hints[one.name])}:
             continue
-        taken, refused = BOUNDS[one.name]
+        taken, refused = BOUNDS.get(one.name, ([one.default], [math.nan, math.inf, -math.inf]))
         for value in taken:
             cls(**{one.name: value}, **needs).validate()
         for value in refused:

@@ -7,17 +7,15 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from kfl.algorithms import Apfl, FederatedDistillation, FedGh, FedProto, FedRep, FedTgp, Kfl, SelfKnowledge
 from kfl.algorithms.targets import pull_to
 from kfl.algorithms.weights import part_of
-from kfl.core.errors import ConfigError, ModelError
+from kfl.core.errors import ConfigError
 from kfl.engine import LocalData, RoundKey, Sgd, Supervised
 from kfl.engine.autograd import AutogradEngine
 from kfl.engine.base import ClassStatistics
 from kfl.engine.plan import Plan
-from kfl.models import SplitModel, fleet_from_modules
 
 
 @pytest.mark.parametrize("cls", [FedProto, FedTgp, FedGh, FederatedDistillation], ids=lambda cls: cls.name)
@@ -68,21 +66,6 @@ def test_fedrep_draws_other_batches_for_the_body_than_for_the_head(toy):
     (model,) = toy.engine.train([1], [model], expected, Sgd(3, 0.05, 0.0, 0.9, 4), RoundKey(toy.seed, 6, phase=1))
     for name, value in model.items():
         assert torch.equal({**after, **upload.arrays}[name], value)
-
-
-@pytest.mark.parametrize(
-    "heads",
-    [
-        (nn.Linear(6, 3), nn.Linear(6, 3, bias=False)),
-        (nn.Sequential(nn.Linear(6, 3), nn.Tanh()),) * 2,
-        (nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)),) * 2,
-    ],
-    ids=["different", "not linear", "two layers"],
-)
-def test_fedgh_needs_one_linear_head(heads):
-    models = fleet_from_modules([SplitModel(nn.Linear(4, 6), head) for head in heads], 2, (4,), 3)
-    with pytest.raises(ModelError, match="fedgh trains one head for all devices"):
-        FedGh().check_models(models)
 
 
 def test_a_single_sample_of_a_class_is_sent_and_remembered(toy, play):

@@ -26,6 +26,8 @@ from kfl.algorithms import (
 from kfl.algorithms.sums import Sums, summation_of, why_not_summed
 from kfl.engine import RoundKey
 
+WITH_SETTINGS = ("kfl", "shared-stem", "fedkd", "common-knowledge")
+"""Algorithms that need settings or tests of their own here; every other one that can be summed joins by itself."""
 SUMMED = [
     Kfl(),
     Kfl(memory=False, bits_per_value=6),
@@ -35,7 +37,7 @@ SUMMED = [
     FedKd(proxy_per_class=3),
     FedAvg(bits_per_value=4),
     FedKd(proxy_per_class=3, bits_per_value=5),
-    *(ALGORITHMS[name]() for name in ("fedavg", "fedrep", "apfl", "fedproto", "fd", "fedmrl", "lg-fedavg")),
+    *(cls() for name, cls in ALGORITHMS.items() if name not in WITH_SETTINGS and why_not_summed(cls()) is None),
 ]
 
 

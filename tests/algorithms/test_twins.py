@@ -16,8 +16,8 @@ from torch.nn import functional
 from kfl.algorithms import (
     Apfl,
     Ditto,
-    Fd,
     FedAvg,
+    FederatedDistillation,
     FedGh,
     FedKd,
     FedMrl,
@@ -295,7 +295,7 @@ def test_fd(toy, play, fleet):
             for c in y.unique().tolist():
                 collected.setdefault(c, []).append(models[k](x[y == c]).detach().mean(0))
         logits = {**logits, **{c: torch.stack(found).mean(0) for c, found in collected.items()}}
-    algorithm = Fd(distill_weight=weight, **COMMON)
+    algorithm = FederatedDistillation(distill_weight=weight, **COMMON)
     run = play(algorithm, toy, COHORTS)
     same_predictors(algorithm, run, models)
     same_knowledge(run.server, logits)

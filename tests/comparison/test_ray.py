@@ -17,7 +17,6 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import kfl
@@ -28,6 +27,7 @@ from kfl.comparison.pool import Job
 from kfl.comparison.ray import check_address, play_on_ray
 from kfl.core.errors import ConfigError, KflError, StoppedError
 from kfl.runner import RunOptions
+from tests.reference.toy import toy_data
 
 ray = pytest.importorskip("ray")
 
@@ -38,10 +38,7 @@ SAME = ("config.toml", "rounds.jsonl", "devices.json")
 
 @pytest.fixture(scope="module")
 def data():
-    draw = np.random.default_rng(0)
-    y = np.arange(240) % 4
-    x = draw.normal(size=(240, 1, 5, 5)).astype(np.float32) * 2 + y[:, None, None, None]
-    return kfl.Dataset.from_arrays(x, y)
+    return toy_data()
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -18,6 +17,7 @@ from kfl.algorithms import Kfl, Local
 from kfl.comparison import RunsFailedError, run_many
 from kfl.comparison.execution import run_paths
 from kfl.core.errors import ConfigError, KflError
+from tests.reference.toy import toy_data
 
 SMALL = kfl.Experiment(devices=6, rounds=3, widths=(8, 12), scheduler=kfl.Uniform(count=2))
 FOUR = [replace(SMALL, algorithm=algorithm, seed=seed) for algorithm in (Kfl(), Local()) for seed in (0, 1)]
@@ -25,10 +25,7 @@ FOUR = [replace(SMALL, algorithm=algorithm, seed=seed) for algorithm in (Kfl(), 
 
 @pytest.fixture(scope="module")
 def data():
-    draw = np.random.default_rng(0)
-    y = np.arange(240) % 4
-    x = draw.normal(size=(240, 1, 5, 5)).astype(np.float32) * 2 + y[:, None, None, None]
-    return kfl.Dataset.from_arrays(x, y)
+    return toy_data()
 
 
 @pytest.fixture(scope="module")

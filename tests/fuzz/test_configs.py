@@ -4,7 +4,6 @@ import random
 import tomllib
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 import kfl
@@ -18,6 +17,7 @@ from kfl.simulation import build_world
 from kfl.simulation.round import begin, play_round
 from kfl.simulation.simulated_fleet import SimulatedFleet
 from kfl.wireless import PRESETS
+from tests.reference.toy import toy_data
 
 STRANGE = (-1, 0, 1, 2, 10**20, -(10**9), 0.5, -0.5, 1e308, 1e-308, float("nan"), float("inf"), "", "none", "auto")
 STRANGE += (
@@ -82,9 +82,7 @@ def with_one_strange_value(table, draw):
 
 @pytest.fixture(scope="module")
 def data():
-    draw = np.random.default_rng(0)
-    y = np.arange(240) % 4
-    return kfl.Dataset.from_arrays(draw.normal(size=(240, 5)).astype(np.float32) + y[:, None], y)
+    return toy_data(240, (5,), noise=1.0)
 
 
 def playable(experiment: kfl.Experiment) -> bool:

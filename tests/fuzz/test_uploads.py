@@ -14,6 +14,7 @@ from kfl.engine import LocalData, RoundKey
 from kfl.engine.plan import make_engine
 from kfl.simulation import build_world
 from tests.reference.algorithms import small
+from tests.reference.toy import toy_data
 
 CASES = 150
 VALUES = (math.nan, math.inf, -math.inf, 3.5e38, 1e-45, -1.0, 0.0, 1e300)
@@ -23,9 +24,7 @@ TYPES = (torch.float16, torch.bfloat16, torch.float64, torch.int8, torch.int64, 
 
 @pytest.fixture(scope="module")
 def world():
-    draw = np.random.default_rng(0)
-    y = np.arange(240) % 4
-    data = kfl.Dataset.from_arrays(draw.normal(size=(240, 5)).astype(np.float32) + y[:, None], y)
+    data = toy_data(240, (5,), noise=1.0)
     return build_world(kfl.Experiment(devices=5, widths=(6,), algorithm=FedKd(proxy_per_class=5)), dataset=data)
 
 

@@ -12,6 +12,7 @@ from kfl.runfolder import RunFolder, Snapshot, kept_rounds
 from kfl.scheduling import Status, Uniform
 from kfl.simulation import History, RoundLog
 from kfl.simulation.logs import totals
+from tests.reference.toy import toy_data
 
 SAME = ("config.toml", "rounds.jsonl", "trail.jsonl", "devices.json", "server.npz")
 """Files that must be equal to the byte; environment.json and summary.json hold times."""
@@ -21,9 +22,7 @@ REASON = "its means has the shape (320,), not (10, 64)"
 
 def data() -> kfl.Dataset:
     """Four classes of points in five dimensions: small enough that a round takes milliseconds."""
-    draw = np.random.default_rng(0)
-    y = np.arange(480) % 4
-    return kfl.Dataset.from_arrays(draw.normal(size=(480, 5)).astype(np.float32) * 2 + y[:, None], y)
+    return toy_data(480, (5,))
 
 
 def difference(one: Path, other: Path) -> str | None:

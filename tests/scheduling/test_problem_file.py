@@ -1,7 +1,6 @@
 """Problem files: JSON and CSV mean the same, every wrong value is a sentence, what is written is what is read."""
 
 import json
-import math
 from dataclasses import fields
 
 import numpy as np
@@ -13,7 +12,6 @@ from kfl.core.errors import KflError
 from kfl.core.units import dbm_to_watt
 from kfl.scheduling import (
     OUTCOMES,
-    AllDevices,
     Dual,
     Lyapunov,
     RoundRobin,
@@ -21,12 +19,10 @@ from kfl.scheduling import (
     describe,
     read_problem,
     schedule,
-    simulate,
     write_problem,
 )
 from kfl.scheduling.problem_schema import CELL_FIELDS, DEVICE_FIELDS
-from kfl.scheduling.problem_writer import json_text
-from kfl.wireless import compute_energy, compute_time, uplink_rate
+from kfl.wireless import uplink_rate
 
 ARRAYS = (
     "gain",
@@ -87,26 +83,6 @@ def trace(rounds=12, devices=9, seed=3):
 # ── Meaning ──────────────────────────────────────────────────────────────────
 
 
-def test_decibels_and_processors_are_turned_into_si():
-    problem = read_problem(
-        json.dumps(
-            {
-                "flops": 1.65e9,
-                "devices": [
-                    {"id": "a", "gain_db": -90, "payload_bits": 1, "max_power_dbm": 23, "cpu_hz": 1.2e9},
-                    {"id": "b", "gain": 1e-9, "payload_bits": 1, "cpu_hz": 1e9, "flops_per_cycle": 8},
-                ],
-            }
-        )
-    )
-    np.testing.assert_allclose(problem.gain, [[1e-9, 1e-9]], rtol=1e-12)
-    np.testing.assert_allclose(problem.max_power_w, [dbm_to_watt(23.0), 1.0], rtol=1e-12)
-    time = [compute_time(1.65e9, 1.2e9, 4.0), compute_time(1.65e9, 1e9, 8.0)]
-    energy = [compute_energy(1.65e9, 1.2e9, 4.0, 1e-27), compute_energy(1.65e9, 1e9, 8.0, 1e-27)]
-    np.testing.assert_allclose(problem.compute_time_s, np.array(time), rtol=1e-12)
-    np.testing.assert_allclose(problem.compute_energy_j, np.array(energy), rtol=1e-12)
-
-
 def test_what_a_device_says_comes_before_what_the_top_says():
     text = """# payload_bits = 10
 # max_power_dbm = 23
@@ -124,33 +100,9 @@ top,1e-9,,,,,
     np.testing.assert_allclose(problem.compute_time_s, [0.5, 0.25], rtol=1e-12)
 
 
-def test_battery_is_what_is_left_of_the_budget():
-    problem = read_problem(one_device(budget_j=2.0, battery_j=0.5))
-    assert problem.spent_j.tolist() == [1.5]
-    assert next(simulate(problem, AllDevices())).observation.battery_j.tolist() == [0.5]
-
-
-def test_a_device_without_budget_has_none():
-    problem = read_problem(one_device())
-    assert problem.budget_j.tolist() == [math.inf]
-    assert "budget_j" not in json.loads(json_text(_written(problem)))["devices"][0]
-
-
-def _written(problem):
-    from kfl.scheduling.problem_writer import problem_table
-
-    top, devices = problem_table(problem)
-    return {**top, "devices": devices}
-
-
 def test_changes_go_on_top_of_the_file():
     problem = read_problem(one_device(), bandwidth_hz=1e5, rounds=7, deadline_s=None)
     assert (problem.bandwidth_hz, problem.rounds, problem.deadline_s.tolist()) == (1e5, 7, [1.0])
-
-
-def test_a_budget_without_a_horizon_is_for_one_round_and_says_so():
-    assert any("rounds" in note for note in read_problem(one_device(budget_j=1.0)).notes)
-    assert not read_problem(one_device(budget_j=1.0), rounds=3).notes
 
 
 def test_json_and_csv_of_a_trace_mean_the_same():
@@ -163,16 +115,6 @@ def test_json_and_csv_of_a_trace_mean_the_same():
             fixed = [device["samples"], device["budget_j"], device["max_power_w"]] if t % 3 == 0 else ["", "", ""]
             lines.append(",".join(map(str, [t, device["id"], repr(device["gains"][t]), there, *fixed])))
     assert_same(read_problem("\n".join(lines)), read_problem(json.dumps(table)))
-
-
-def test_rows_of_a_trace_may_come_in_any_order_and_a_missing_row_is_a_device_that_is_away():
-    text = "round,id,gain,payload_bits\n6,b,3e-9,10\n5,a,1e-9,10\n6,a,2e-9,\n"
-    problem = read_problem(text)
-    assert problem.ids == ("b", "a")
-    assert (problem.round, problem.described, problem.rounds) == (5, 2, 7)
-    assert problem.available.tolist() == [[False, True], [True, True]]
-    assert problem.gain[1].tolist() == [3e-9, 2e-9]
-    assert any("1 times" in note for note in problem.notes)
 
 
 def test_spreadsheets_bom_line_ends_and_padding_are_understood(tmp_path):
@@ -330,35 +272,6 @@ def test_the_bound_of_dual_is_below_and_queues_follow_their_equation():
     np.testing.assert_allclose(result.following.queue_j, queue, rtol=1e-12)
 
 
-@pytest.mark.parametrize("suffix", [".json", ".csv"])
-@pytest.mark.parametrize("scheduler", [Dual(), Lyapunov(), RoundRobin(count=2), Uniform(count=3)])
-def test_round_after_round_is_the_whole_trace(tmp_path, scheduler, suffix):
-    table = trace()
-    whole = schedule(read_problem(json.dumps(table)), scheduler)
-    path = tmp_path / f"next{suffix}"
-    problem = read_problem(json.dumps(table))
-    gain, available = problem.gain, problem.available
-    for t, expected in enumerate(whole.rounds):
-        problem = _with_gains(problem, gain[t], available[t])
-        result = schedule(problem, scheduler)
-        np.testing.assert_array_equal(result.rounds[0].devices, expected.devices)
-        np.testing.assert_array_equal(result.rounds[0].share, expected.share)
-        assert result.rounds[0].round == expected.round
-        write_problem(result.following, path)
-        if t + 1 < len(whole.rounds):
-            problem = read_problem(path)
-    np.testing.assert_array_equal(result.following.queue_j, whole.following.queue_j)
-    np.testing.assert_array_equal(result.following.spent_j, whole.following.spent_j)
-    with pytest.raises(KflError, match="every round of this horizon has been played"):
-        read_problem(path)
-
-
-def _with_gains(problem, gain, available):
-    from dataclasses import replace
-
-    return replace(problem, gain=gain[None], available=available[None])
-
-
 def test_every_device_has_an_outcome_with_its_reason():
     rows = [
         {"id": "fine"},
@@ -449,14 +362,3 @@ def test_a_computation_that_just_ends_at_its_cheapest_has_a_price_of_zero() -> N
     one = schedule(read_problem(json.dumps({"bandwidth_hz": 1.4e7, "devices": [device]})), Dual()).rounds[0]
     np.testing.assert_allclose(one.share, [1.0])
     assert one.lower_bound <= one.objective < 0
-
-
-def test_a_power_that_no_battery_device_has_is_questioned():
-    header = "id,gain_db,max_power_w,payload_bits\n"
-    problem = read_problem(f"{header}a,-100,23,1e4\nb,-90,0.2,1e4\n")
-    assert problem.notes == (
-        "The transmit power of device a is 23 W, more than any battery device has: if 23 dBm were meant, give "
-        "max_power_dbm.",
-    )
-    assert read_problem(f"{header}a,-100,0.2,1e4\n").notes == ()
-    assert "device a and 1 more" in read_problem(f"{header}a,-100,23,1e4\nb,-90,40,1e4\n").notes[0]

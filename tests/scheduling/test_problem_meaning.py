@@ -321,7 +321,11 @@ def test_a_budget_without_a_horizon_is_noted():
     ("watts", "note"),
     [
         ([10.0, 0.2], None),
-        ([0.2, 10.5], "The transmit power of device d1 is 10.5 W"),
+        (
+            [0.2, 10.5],
+            "The transmit power of device d1 is 10.5 W, more than any battery device has: if 10.5 dBm were meant, "
+            "give max_power_dbm.",
+        ),
         ([20.0, 30.0], "The transmit power of device d0 and 1 more is 20 W"),
         ([0.1, 20.0, 30.0, 23.0], "The transmit power of device d1 and 2 more is 20 W"),
     ],

@@ -358,52 +358,6 @@ def test_fields_that_are_left_out_or_null_have_the_documented_defaults():
         assert problem.device.is_paper_model and not problem.memory and problem.notes == ()
 
 
-OTHERWISE = {
-    "resource_blocks": "shares are real numbers",
-    "battery_capacity_j": "no battery, only a budget",
-    "charge_j": "battery_capacity_j",
-    "harvest_j": "0; none anywhere: nothing fills the batteries",
-    "bandwidth_hz": "5 MHz",
-    "noise_dbm_per_hz": "-174",
-    "rounds": "up to the last round of the file",
-    "round": "0",
-    "hard_budget": "false",
-    "seed": "0",
-    "memory": "none",
-    "id": "required",
-    "gain": "required",
-    "gain_db": "gain",
-    "payload_bits": "required",
-    "available": "true",
-    "samples": "1",
-    "deadline_s": "1",
-    "max_power_w": "1",
-    "max_power_dbm": "max_power_w",
-    "compute_time_s": "0",
-    "compute_energy_j": "0",
-    "flops": "compute_time_s",
-    "cpu_hz": "required with flops",
-    "flops_per_cycle": "4",
-    "power_coefficient": "1e-27",
-    "min_cpu_hz": "cpu_hz: the clock is fixed",
-    "static_power_w": "0",
-    "amplifier_efficiency": "1",
-    "circuit_power_w": "0",
-    "min_power_w": "0",
-    "min_power_dbm": "min_power_w",
-    "tail_energy_j": "0",
-    "receive_energy_j": "0",
-    "budget_j": "no budget",
-    "spent_j": "0",
-    "battery_j": "budget_j − spent_j",
-    "queue_j": "0",
-}
-
-
-def test_what_holds_otherwise_is_said_in_words():
-    assert {name: field.otherwise for name, field in (CELL_FIELDS | DEVICE_FIELDS).items()} == OTHERWISE
-
-
 @pytest.mark.parametrize(("word", "field"), [("h", "gain"), ("bits", "payload_bits"), ("battery", "battery_j")])
 def test_what_people_call_a_field_is_understood_as_a_question(word, field):
     assert said(of(device(**{word: 1}))) == f"'{word}' of device 'a' is not a field of a problem; did you mean {field}?"

@@ -4,7 +4,6 @@ import importlib.util
 import json
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -16,16 +15,14 @@ from kfl.core.errors import ConfigError, RunFolderError
 from kfl.export import export_models, load_model
 from kfl.simulation import build_world
 from tests.reference.algorithms import small
+from tests.reference.toy import toy_data
 
 SMALL = kfl.Experiment(devices=6, rounds=2, widths=(8, 12), scheduler=kfl.Uniform(count=2))
 
 
 @pytest.fixture(scope="module")
 def data():
-    draw = np.random.default_rng(0)
-    y = np.arange(240) % 4
-    x = draw.normal(size=(240, 1, 5, 5)).astype(np.float32) * 2 + y[:, None, None, None]
-    return kfl.Dataset.from_arrays(x, y)
+    return toy_data()
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ from kfl.simulation import build_world
 from kfl.simulation.round import begin, play_round
 from kfl.simulation.simulated_fleet import SimulatedFleet
 from tests.reference.algorithms import small
+from tests.reference.toy import toy_data
 
 SMALL = kfl.Experiment(devices=8, rounds=6, widths=(8, 12), scheduler=kfl.Uniform(count=3))
 HIT = 2
@@ -26,9 +27,7 @@ HIT = 2
 
 @pytest.fixture(scope="module")
 def data():
-    draw = np.random.default_rng(0)
-    y = np.arange(480) % 4
-    return kfl.Dataset.from_arrays(draw.normal(size=(480, 5)).astype(np.float32) * 2 + y[:, None], y)
+    return toy_data(480, (5,))
 
 
 def rounds_of(experiment, data, count):

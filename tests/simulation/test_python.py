@@ -47,7 +47,7 @@ def test_everything_that_has_a_name_is_at_the_top_and_goes_by_it(cls):
 
 
 def test_own_classes_go_by_their_address():
-    assert kfl.Experiment(algorithm="kfl.algorithms.fd:Fd").algorithm == kfl.FederatedDistillation()
+    assert kfl.Experiment(algorithm="kfl.algorithms.fd:FederatedDistillation").algorithm == kfl.FederatedDistillation()
 
 
 def test_values_are_taken_as_people_have_them(tmp_path):

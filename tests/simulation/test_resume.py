@@ -26,6 +26,7 @@ from kfl.simulation.fleet import finite
 from kfl.simulation.round import begin, play_round
 from kfl.simulation.simulated_fleet import SimulatedFleet
 from tests.reference.algorithms import small
+from tests.reference.toy import toy_data
 
 SMALL = kfl.Experiment(devices=8, rounds=9, widths=(8, 12), scheduler=kfl.Uniform(count=3))
 SAME = ("config.toml", "rounds.jsonl", "trail.jsonl", "devices.json", "server.npz")
@@ -33,9 +34,7 @@ SAME = ("config.toml", "rounds.jsonl", "trail.jsonl", "devices.json", "server.np
 
 @pytest.fixture(scope="module")
 def data():
-    draw = np.random.default_rng(0)
-    y = np.arange(480) % 4
-    return kfl.Dataset.from_arrays(draw.normal(size=(480, 5)).astype(np.float32) * 2 + y[:, None], y)
+    return toy_data(480, (5,))
 
 
 class CrashError(Exception):

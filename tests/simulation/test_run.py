@@ -15,16 +15,14 @@ from kfl.simulation import build_world
 from kfl.simulation.round import begin, play_round
 from kfl.simulation.simulated_fleet import SimulatedFleet
 from kfl.wireless import compute_energy
+from tests.reference.toy import toy_data
 
 SMALL = kfl.Experiment(devices=8, rounds=4, widths=(8, 12), scheduler=kfl.Uniform(count=3))
 
 
 @pytest.fixture(scope="module")
 def data():
-    draw = np.random.default_rng(0)
-    y = np.arange(480) % 4
-    x = draw.normal(size=(480, 1, 5, 5)).astype(np.float32) * 2 + y[:, None, None, None]
-    return kfl.Dataset.from_arrays(x, y)
+    return toy_data(480)
 
 
 def play(experiment, data, **more):

@@ -103,7 +103,9 @@ def test_hashes_of_traces_are_in_the_run_folder_and_a_changed_file_is_refused(tm
     watts = tmp_path / "watts.csv"
     original = watts.read_text()
     watts.write_text(original.replace("0.05", "0.06"))
-    sentence = r"The harvest trace .*watts.csv has changed since the run in .*run began; restore it, or start a new run"
+    sentence = (
+        r"The harvest trace .*watts.csv has changed since the run in .*run began; restore it, or choose another folder"
+    )
     with pytest.raises(RunFolderError, match=sentence):
         kfl.resume(folder, dataset=data)
     watts.write_text(original)

@@ -57,7 +57,7 @@ BOUNDS = {
     "channel_error": ([0.0, below(1.0)], [-TINY, 1.0]),
     "shadowing_db": from_to(0.0, 100.0),
     "resource_blocks": ([None, 1, 10**9], [0, 10**9 + 1]),
-    "cpu_frequencies_hz": ([(1e-12,), (1e9, 1e12)], [(below(1e-12),), (1e9, above(1e12)), (0.0, 1e9)]),
+    "cpu_frequencies_hz": ([(1e-12,), (1e9, 1e12)], [(), (below(1e-12),), (1e9, above(1e12)), (0.0, 1e9)]),
     "static_power_w": from_to(0.0, 1e4),
     "circuit_power_w": from_to(0.0, 1e4),
     "receive_power_w": from_to(0.0, 1e4),
@@ -77,10 +77,11 @@ def test_the_last_value_that_works_is_taken_and_the_next_refused(field):
     taken, refused = BOUNDS[field]
     for value in taken:
         replace(cell, **{field: value}).validate()
-    for value in refused:
+    nan = (1e9, math.nan) if field == "cpu_frequencies_hz" else math.nan
+    for value in (*refused, nan):
         with pytest.raises(ConfigError) as problem:
-            replace(cell, **{field: value}).validate()
-        assert problem.value.field == field
+            Cell.build(replace(cell, **{field: value}), 3, 0)
+        assert problem.value.field == field and str(problem.value).startswith(f"{field} is {value!r}, but must be")
 
 
 SUN, WALK = SolarHarvest(), Waypoint()
@@ -122,7 +123,7 @@ def test_the_same_for_the_parts_of_a_cell(field):
     cell = CellConfig(battery_capacity_j=100.0) if place == "harvest" else CellConfig()
     for value in taken:
         replace(cell, **{place: replace(part, **{name: value})}).validate()
-    for value in refused:
+    for value in (*refused, math.nan):
         with pytest.raises(ConfigError) as problem:
             replace(cell, **{place: replace(part, **{name: value})}).validate()
         assert problem.value.field == field
@@ -205,9 +206,11 @@ def test_a_device_is_described_by_what_its_costs_are_computed_from():
         {"receive_power_w": 0.1},
         {"amplifier_efficiency": 0.9},
         {"min_cpu_hz": 1e8},
+        {"tail_power_w": 0.5, "tail_s": 10.0},
     ],
 )
 def test_one_number_makes_a_cell_of_whole_devices(change):
+    assert CellConfig().printed_model and not CellConfig(**change).printed_model
     cell = Cell.build(CellConfig(**change), 3, 0)
     assert not cell.hardware.is_paper_model
     model = cell.link_state(0, 1e9, 1e4).uplink.device

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from kfl.core.errors import ConfigError
-from kfl.wireless import Cell, CellConfig, Fading, Rayleigh, Rician, transmit_power
+from kfl.wireless import Cell, CellConfig, Rayleigh, Rician, transmit_power
 from kfl.wireless.channel import path_gain
 from kfl.wireless.mobility import place_devices
 
@@ -52,19 +52,6 @@ def test_fading_is_correlated_as_asked() -> None:
     )
     correlation = np.mean(two * one.conj())
     assert abs(correlation - 0.8**2) < 0.03
-
-
-def test_a_resumed_channel_is_the_same_channel() -> None:
-    radio = CellConfig(fading_correlation=0.7)
-    distance = np.linspace(10, 400, 6)
-    previous: Fading | None = None
-    for t in range(8):
-        walked = gains_at(radio, 9, t, distance, previous)
-        asked = gains_at(radio, 9, t, distance)
-        assert (walked.true_gain == asked.true_gain).all()
-        previous = walked.fading
-    # A state from the future is no use, and does no harm.
-    assert (gains_at(radio, 9, 2, distance, previous).true_gain == gains_at(radio, 9, 2, distance).true_gain).all()
 
 
 def test_without_fading_the_gain_is_the_path() -> None:

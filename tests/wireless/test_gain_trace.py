@@ -79,9 +79,6 @@ def test_a_reference_belongs_to_a_received_power_and_to_nothing_else(tmp_path) -
         ("channel_error", {"channel_error": 0.1}),
         ("shadowing_db", {"shadowing_db": 3.0}),
         ("mobility", {"mobility": "waypoint"}),
-        ("fading.repeat_s", {"repeat_s": 0.0}),
-        ("fading.max_gap_s", {"max_gap_s": -1.0}),
-        ("fading.reference_power_dbm", {"reference_power_dbm": 500.0}),
     ],
 )
 def test_what_a_trace_cannot_be_combined_with(tmp_path, field: str, changes: dict) -> None:

@@ -264,21 +264,6 @@ def test_the_mean_leg_of_a_disc_and_where_walkers_are_in_the_long_run() -> None:
     assert known.pvalue > 1e-3
 
 
-@pytest.mark.parametrize(
-    ("field", "changes"),
-    [
-        ("mobility.min_speed_m_per_s", {"min_speed_m_per_s": 0.0}),
-        ("mobility.max_speed_m_per_s", {"max_speed_m_per_s": 0.1}),
-        ("mobility.max_speed_m_per_s", {"max_speed_m_per_s": float("nan")}),
-        ("mobility.pause_s", {"pause_s": -1.0}),
-    ],
-)
-def test_a_bad_walk_is_named(field: str, changes: dict[str, float]) -> None:
-    with pytest.raises(ConfigError) as error:
-        CellConfig(mobility=Waypoint(**changes)).validate()
-    assert error.value.field == field
-
-
 def test_all_together_is_the_product_of_its_parts() -> None:
     parts = {
         "fading": Rician(k_factor_db=5.0),

@@ -10,7 +10,7 @@ from kfl.algorithms.apfl import Apfl
 from kfl.algorithms.base import Algorithm, Cost, feature_flops, training_flops
 from kfl.algorithms.common_knowledge import CommonKnowledge
 from kfl.algorithms.ditto import Ditto
-from kfl.algorithms.fd import Fd, FederatedDistillation
+from kfl.algorithms.fd import FederatedDistillation
 from kfl.algorithms.fedavg import FedAvg
 from kfl.algorithms.fedgh import FedGh
 from kfl.algorithms.fedkd import FedKd
@@ -49,7 +49,6 @@ __all__ = [
     "CommonKnowledge",
     "Cost",
     "Ditto",
-    "Fd",
     "FedAvg",
     "FedGh",
     "FedKd",

@@ -58,7 +58,3 @@ class FederatedDistillation(QuantizedUploads, RobustRules, PrototypeMethod):
         from kfl.engine import LabelDistillation
 
         return LabelDistillation(self.distill_weight, message["knowledge"], message["known"])
-
-
-Fd = FederatedDistillation
-"""The name of this class in earlier versions."""

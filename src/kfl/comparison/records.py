@@ -18,7 +18,6 @@ from kfl.core.errors import RunFolderError
 from kfl.core.files import read_regular, write_atomic
 from kfl.core.parse import parse_json
 from kfl.experiment import Experiment, identity_fields
-from kfl.runfolder import RunReader
 from kfl.scheduling import Status
 from kfl.simulation.logs import AXES, History, RoundLog, spent_by_round
 from kfl.wireless import CellConfig
@@ -148,11 +147,6 @@ def _commonest(statuses: Iterable[Status]) -> dict[str, Any] | None:
     """The most frequent status as plain values; None of none."""
     counted = Counter(json.dumps(status.to_dict(), sort_keys=True) for status in statuses).most_common(1)
     return dict(json.loads(counted[0][0])) if counted else None
-
-
-def data_note(run: Path) -> str:
-    """What the reader of a result must know about the copy of the data that a run used."""
-    return str(RunReader(run).dataset()["note"])
 
 
 def write_records(path: Path, records: Iterable[Record]) -> None:

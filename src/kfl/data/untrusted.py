@@ -41,22 +41,6 @@ def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, most: int) -> NDArr
     return _array(archive.read(info), info.filename)
 
 
-def read_npy(data: bytes) -> NDArray[Any]:
-    """The array that `numpy.save` wrote; ValueError for anything else.
-
-    >>> buffer = io.BytesIO()
-    >>> np.save(buffer, np.arange(3))
-    >>> read_npy(buffer.getvalue())
-    array([0, 1, 2])
-    """
-    try:
-        return _array(data, "it")
-    except ValueError:
-        raise
-    except Exception as problem:  # NumPy's header parser raises anything from KeyError to TokenError
-        raise ValueError(f"it is not an npy file ({problem})") from problem
-
-
 def read_header(content: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     """Shape, whether in Fortran's order, and type of the array that follows; ValueError where there is none."""
     version = np.lib.format.read_magic(content)

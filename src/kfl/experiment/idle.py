@@ -1,7 +1,7 @@
 """Which options act only beside certain others: the table behind "that option would change nothing".
 
-Every option of an experiment stands in `ALWAYS` or in `NEEDS`; a test holds the two to all fields of all algorithms,
-schedulers and cells, so that a new option is entered with its choices or not at all.
+An option that stands in `NEEDS` acts only beside the choices given there, and any other option always; a test holds the
+table to the fields of all algorithms, schedulers and cells.
 
 An option that cannot act is refused where a run or a comparison begins, unless its value asks for nothing: off, its
 default, or that of a ready-made cell. So files that hold every field are read. In a comparison it is enough that it
@@ -162,38 +162,6 @@ OFF = (None, False, 0)
 """Values that switch something off, which is so beside every choice."""
 COUNTED = ("tested_devices", "scheduler.count")
 """Numbers of devices, which do nothing more above that of all devices."""
-ALWAYS = frozenset(
-    {
-        *("dataset", "devices", "seed", "split", "samples_per_device", "new_class_samples", "rounds", "model"),
-        *("encoder", "algorithm", "scheduler", "radio", "faults", "evaluate_every", "availability_trace"),
-        "scheduler.participation",
-        *("algorithm.aggregation", "algorithm.mixing", "algorithm.mixing_rate", "algorithm.mean_bits"),
-        *("algorithm.covariance", "algorithm.personal", "algorithm.worth_of", "algorithm.clip_norm"),
-        *("algorithm.noise_multiplier", "algorithm.distill_weight", "algorithm.head", "algorithm.distill_steps"),
-        *(
-            "algorithm.largest_gradient",
-            "algorithm.small_features",
-            "algorithm.small_width",
-            "algorithm.small_loss_weight",
-        ),
-        *("algorithm.prototype_weight", "algorithm.head_steps", "algorithm.body_steps", "algorithm.margin_limit"),
-        *("algorithm.memory", "algorithm.bits_per_value", "algorithm.charge", "algorithm.share"),
-        *("algorithm.kind", "algorithm.bits_down", "algorithm.budget_bits", "algorithm.pull"),
-        *("radio.bandwidth_hz", "radio.noise_dbm_per_hz", "radio.max_power_dbm", "radio.deadline_s"),
-        *("radio.cpu_frequencies_hz", "radio.flops_per_cycle", "radio.power_coefficient", "radio.fading"),
-        *("radio.channel_margin_db", "radio.downlink_power_dbm", "radio.resource_blocks", "radio.min_cpu_hz"),
-        *("radio.static_power_w", "radio.amplifier_efficiency", "radio.circuit_power_w", "radio.min_power_dbm"),
-        *("radio.connect_energy_j", "radio.battery_capacity_j"),
-        *("radio.fading.k_factor_db", "radio.fading.path", "radio.fading.reference_power_dbm"),
-        *("radio.fading.repeat_s", "radio.fading.max_gap_s", "radio.harvest.watts", "radio.harvest.peak_w"),
-        *("radio.harvest.sunrise_h", "radio.harvest.daylight_h", "radio.harvest.start_h", "radio.harvest.worst_panel"),
-        *("radio.harvest.clouds", "radio.harvest.path", "radio.harvest.repeat_s", "radio.harvest.max_gap_s"),
-        *("radio.mobility.min_speed_m_per_s", "radio.mobility.max_speed_m_per_s", "radio.mobility.pause_s"),
-        *(f"faults.{name}" for name in ("drop_before", "battery_empty", "drop_after", "late", "outage", "corrupt")),
-        *(f"faults.{name}" for name in ("join", "leave", "poisoned", "schedule")),
-    }
-)
-"""Options that act whatever else is chosen."""
 
 
 def idle_options(settings: DataSettings) -> Iterator[tuple[str, Any, str]]:

@@ -55,11 +55,6 @@ class ModelProfile:
         """Numbers of the whole state: parameters and what stands beside them, where that is known."""
         return self.parameters + sum(layer.values for layer in self.further)
 
-    @property
-    def body_state_values(self) -> int:
-        """Numbers of the body's part of the state."""
-        return self.body_parameters + sum(layer.values for layer in self.further if layer.name.startswith("body"))
-
 
 def inspect_model(model: nn.Module, input_shape: tuple[int, ...], classes: int, who: str = "The model") -> ModelProfile:
     """Check that a model has a body and a head that fit together and the data, and measure it.

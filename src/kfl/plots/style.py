@@ -68,6 +68,15 @@ def style_of(name: str) -> Style:
     >>> style_of("local")
     Style(color='#333333', dashes=(0, (5, 2)), width=1.7)
     """
+    found: dict[str, Style] = {}
+    for known in ALGORITHMS if name in ALGORITHMS else ():  # of two names that lead to one line, the later has another
+        tries = [_line(known), *(_line(f"{known} {number}") for number in range(COLOR_TRIES))]
+        found[known] = next((line for line in tries if line not in found.values()), tries[0])
+    return found.get(name, _line(name))
+
+
+def _line(name: str) -> Style:
+    """The line of the table, or that of a name's checksum."""
     if name in ALGORITHM_LINES:
         color, dashes, width = ALGORITHM_LINES[name]
     else:

@@ -10,8 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kfl.core.errors import ConfigError
-from reproduction.theory import PATTERNS, Constants, equal_counts, pattern_schedule, round_weights, theorem1
-from reproduction.theory._bound import geometric_sum
+from reproduction.theory.theorem1 import (
+    PATTERNS,
+    Constants,
+    equal_counts,
+    geometric_sum,
+    pattern_schedule,
+    round_weights,
+    theorem1,
+)
 
 SMALL = Constants(
     body_smoothness=2.0,

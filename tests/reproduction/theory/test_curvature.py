@@ -11,8 +11,7 @@ from torch.nn import functional
 
 from kfl.core.errors import ConfigError
 from kfl.models import SplitModel
-from reproduction.theory import measure_model
-from reproduction.theory._curvature import hessian_product
+from reproduction.theory.curvature import hessian_product, measure_model
 
 
 @pytest.fixture(autouse=True)

@@ -7,8 +7,7 @@ import pytest
 
 from kfl.core.errors import ConfigError
 from kfl.scheduling import Decision, Status, Uniform
-from reproduction.theory import EnergyAccount, EnergyBound, proposition2_energy
-from reproduction.theory._energy import why_not_covered
+from reproduction.theory.energy import EnergyAccount, EnergyBound, proposition2_energy, why_not_covered
 
 
 def test_queues_are_those_of_the_schedulers() -> None:

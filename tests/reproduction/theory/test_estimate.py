@@ -10,8 +10,10 @@ import kfl
 from kfl.algorithms import FedAvg, Local
 from kfl.core.errors import ConfigError, ModelError, RunFolderError
 from kfl.simulation import build_world, load_model
-from reproduction.theory import bound_of_run, estimate_constants, measure_model, theorem1
-from reproduction.theory._finished import reported
+from reproduction.theory.curvature import measure_model
+from reproduction.theory.estimate import estimate_constants
+from reproduction.theory.run_bound import bound_of_run, reported
+from reproduction.theory.theorem1 import theorem1
 
 EXPERIMENT = kfl.Experiment(devices=10, rounds=4, widths=(8,), scheduler=kfl.Uniform(6), radio="paper-mnist")
 

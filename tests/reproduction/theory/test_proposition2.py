@@ -13,16 +13,16 @@ from kfl.core.errors import ConfigError
 from kfl.scheduling import SCHEDULERS, AllDevices, Lyapunov
 from kfl.simulation import build_world
 from kfl.wireless import PRESETS, CellConfig
-from reproduction.theory import (
-    EnergyAccount,
-    bound_of_run,
-    energy_account,
+from reproduction.theory.energy import EnergyAccount, energy_account
+from reproduction.theory.proposition2 import (
     everybody_energy,
+    least_round_energy,
     offline_upper,
     proposition2_of_run,
     proposition2_volume,
+    scheduled,
 )
-from reproduction.theory._proposition2 import least_round_energy, scheduled
+from reproduction.theory.run_bound import bound_of_run
 
 EXPERIMENT = kfl.Experiment(devices=10, rounds=12, widths=(8,), scheduler=Lyapunov(v=0.01), radio="paper-mnist")
 

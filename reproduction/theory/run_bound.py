@@ -18,9 +18,8 @@ from kfl.core.text import several
 from kfl.models import architectures
 from kfl.runfolder import RunReader, load_run
 from kfl.scheduling import DriftScheduler
-from reproduction.theory._bound import Bound, schedule_of, theorem1
-from reproduction.theory._energy import EnergyBound, why_not_covered
-from reproduction.theory._estimate import (
+from reproduction.theory.energy import EnergyBound, why_not_covered
+from reproduction.theory.estimate import (
     DEVICES,
     ITERATIONS,
     Estimate,
@@ -30,16 +29,15 @@ from reproduction.theory._estimate import (
     pick_devices,
     training_data,
 )
+from reproduction.theory.theorem1 import Bound, schedule_of, theorem1
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from kfl.experiment import Experiment
     from kfl.models import State
     from kfl.simulation import History, RoundLog
     from kfl.simulation.world import World
-    from reproduction.theory._lemmas import KnowledgeGap, LemmaCheck
-    from reproduction.theory._proposition2 import VolumeBound
+    from reproduction.theory.knowledge_gap import KnowledgeGap
+    from reproduction.theory.proposition2 import VolumeBound
 
 MOST_DEVICES = 1_000
 """Equation (5) reads the models of all devices; in larger fleets it is left out."""
@@ -55,8 +53,6 @@ class RunBound:
     """At the run's own learning rates."""
     best_bound: Bound | None
     """The same constants and schedule at the rates at which A_3 is smallest."""
-    lemmas: tuple[LemmaCheck, ...]
-    """Lemmas 1 and 2, from the first models and the last, at the run's rates and the best."""
     knowledge: KnowledgeGap | None
     """Equation (5) against what the server holds."""
     energy: EnergyBound | None
@@ -71,13 +67,14 @@ def bound_of_run(
     iterations: int = ITERATIONS,
     data_dir: Path | None = None,
 ) -> RunBound:
-    """Estimate the constants of a finished run and evaluate Theorem 1, its lemmas and Proposition 2 for it.
+    """Estimate the constants of a finished run and evaluate Theorem 1, equation (5) and Proposition 2 for it.
 
     Its data is read again; its starting models come from its seed, its last ones from the folder where it kept them.
 
     >>> import kfl, tempfile
     >>> folder = Path(tempfile.mkdtemp()) / "run"
-    >>> _ = kfl.run(kfl.Experiment(devices=50, rounds=2, widths=(8,), scheduler=kfl.Lyapunov()), folder)
+    >>> asked = kfl.Experiment(devices=50, rounds=2, widths=(8,), scheduler=kfl.Lyapunov(), radio="paper-mnist")
+    >>> _ = kfl.run(asked, folder)
     >>> found = bound_of_run(folder, devices=[0], iterations=1)
     >>> found.estimate.devices, found.bound.label, found.energy.holds
     ((0,), 'as printed', True)
@@ -96,15 +93,13 @@ def bound_of_run(
     notes: list[str] = []
     estimate = _estimate(reader, world, history, devices, iterations, notes)
     bound = best = knowledge = None
-    lemmas: tuple[LemmaCheck, ...] = ()
     if estimate is not None:
         counts, schedule = world.partition.train_counts, reported(history.rounds, world.devices)
         bound = theorem1(estimate.constants, counts, schedule)
         best = theorem1(estimate.constants.at_best_rates(), counts, schedule)
-        lemmas = _lemmas(reader, world, history, estimate)
         knowledge = _knowledge_gap(reader, world, history, notes)
     energy, volume = _proposition2(world, history, notes)
-    return RunBound(experiment, estimate, bound, best, lemmas, knowledge, energy, volume, tuple(notes))
+    return RunBound(experiment, estimate, bound, best, knowledge, energy, volume, tuple(notes))
 
 
 def reported(logs: Sequence[RoundLog], devices: int) -> NDArray[np.bool_]:
@@ -151,52 +146,12 @@ def _last_models(reader: RunReader, world: World, history: History, devices: Seq
     return found
 
 
-def _lemmas(reader: RunReader, world: World, history: History, estimate: Estimate) -> tuple[LemmaCheck, ...]:
-    """Both lemmas for the devices that were looked at. In the first round nobody has knowledge yet."""
-    from reproduction.theory._lemmas import LemmaCheck, local_round
-
-    last = _last_models(reader, world, history, estimate.devices)
-    starts: dict[str, tuple[dict[int, State], tuple[Tensor, Tensor] | None]] = {"first models": ({}, None)}
-    if last:
-        starts["last models"] = (last, _server_knowledge(reader))
-    rates = {"the run's": estimate.constants, "the best": estimate.constants.at_best_rates()}
-    return tuple(
-        LemmaCheck(
-            start,
-            name,
-            not constants.violations(),
-            tuple(
-                local_round(
-                    device,
-                    device_module(world, device, states.get(device)),
-                    *training_data(world, device),
-                    constants,
-                    knowledge,
-                )
-                for device in estimate.devices
-            ),
-        )
-        for start, (states, knowledge) in starts.items()
-        for name, constants in rates.items()
-    )
-
-
-def _server_knowledge(reader: RunReader) -> tuple[Tensor, Tensor] | None:
-    """Ω at the end, and which classes it covers; None for local-only training."""
-    import torch
-
-    server = reader.server()
-    if not {"knowledge", "known"} <= server.keys():
-        return None
-    return torch.from_numpy(server["knowledge"]), torch.from_numpy(server["known"])
-
-
 def _knowledge_gap(reader: RunReader, world: World, history: History, notes: list[str]) -> KnowledgeGap | None:
     """Equation (5) for the end of a run, where the server's knowledge is the plain average of equation (9)."""
-    from reproduction.theory._lemmas import knowledge_gap
+    from reproduction.theory.knowledge_gap import knowledge_gap
 
-    held, algorithm = _server_knowledge(reader), world.experiment.algorithm
-    if held is None or not isinstance(algorithm, Kfl):
+    algorithm = world.experiment.algorithm
+    if not isinstance(algorithm, Kfl):
         return None
     if not reader.has_models or world.devices > MOST_DEVICES:
         notes.append(f"Equation (5) is left out: it needs the models of all devices, of at most {MOST_DEVICES:,}.")
@@ -207,14 +162,14 @@ def _knowledge_gap(reader: RunReader, world: World, history: History, notes: lis
     everybody = range(world.devices)
     last = _last_models(reader, world, history, everybody)
     modules = ((device_module(world, k, last.get(k)), *training_data(world, k)) for k in everybody)
-    who = reported(history.rounds[-1:], world.devices)[0]
-    return knowledge_gap(modules, held[0].double().numpy(), held[1].numpy().astype(bool), who)
+    who, server = reported(history.rounds[-1:], world.devices)[0], reader.server()
+    return knowledge_gap(modules, server["knowledge"].astype(np.float64), server["known"].astype(bool), who)
 
 
 def _proposition2(
     world: World, history: History, notes: list[str]
 ) -> tuple[EnergyBound, VolumeBound] | tuple[None, None]:
-    from reproduction.theory._proposition2 import proposition2_of_run
+    from reproduction.theory.proposition2 import proposition2_of_run
 
     asked, table = world.experiment, world.table
     weights = asked.scheduler.drift_weights(table.budget_j, asked.rounds, table.samples)

@@ -16,14 +16,14 @@ import numpy as np
 from kfl.algorithms import Algorithm, Kfl, Local
 from kfl.core.errors import ConfigError, ModelError
 from kfl.core.randomness import stream
-from reproduction.theory._bound import Constants
+from reproduction.theory.theorem1 import Constants
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from kfl.models import State
     from kfl.simulation.world import World
-    from reproduction.theory._curvature import PointMeasures
+    from reproduction.theory.curvature import PointMeasures
 
 DEVICES, ITERATIONS, JACOBIANS = 3, 10, 4
 """Defaults: enough for the order of magnitude, in seconds."""
@@ -66,7 +66,7 @@ def estimate_constants(
     >>> estimate.points, estimate.later_loss, estimate.constants.local_steps, 2 < estimate.initial_loss < 3
     (1, None, 5, True)
     """
-    from reproduction.theory._curvature import PointMeasures, measure_model
+    from reproduction.theory.curvature import PointMeasures, measure_model
 
     algorithm, seed = world.experiment.algorithm, world.experiment.seed
     weight = knowledge_weight(algorithm)

@@ -19,8 +19,8 @@ from kfl.core.errors import ConfigError
 from kfl.experiment.availability import can_be_asked
 from kfl.scheduling import Observation, serve
 from kfl.scheduling.accounts import Accounts, RoundInputs, observe
-from reproduction.theory._bound import schedule_of
-from reproduction.theory._energy import EnergyAccount, EnergyBound, energy_account, proposition2_energy
+from reproduction.theory.energy import EnergyAccount, EnergyBound, energy_account, proposition2_energy
+from reproduction.theory.theorem1 import schedule_of
 
 if TYPE_CHECKING:
     from kfl.simulation import RoundLog

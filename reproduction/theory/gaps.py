@@ -1,15 +1,12 @@
 """What the proofs leave open, as data: the one list that `python -m reproduction bound` prints and the docs show.
 
-Each gap that code can show has a test that does, in `tests/theory`.
+Each gap that code can show has a test that does, in `tests/reproduction/theory`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
-
-import numpy as np
-from numpy.typing import NDArray
 
 PAGE = "docs/paper.md"
 """Where the gaps are worked out."""
@@ -110,22 +107,3 @@ GAPS: tuple[Gap, ...] = (
     ),
 )
 """The gaps of the proofs, in the order of the paper's argument."""
-
-
-def class_factor(counts: NDArray[np.generic]) -> NDArray[np.float64]:
-    """C Σ_c D_{k,c}²/D_k² of each device: the factor that the step to 8ϑ²ς² drops.
-
-    >>> class_factor(np.array([[300, 300] + [0] * 8, [60] * 10]))
-    array([5., 1.])
-    """
-    samples = np.asarray(counts, dtype=np.float64)
-    return np.asarray(samples.shape[1] * np.square(samples).sum(axis=1) / np.square(samples.sum(axis=1)))
-
-
-def step_sums(local_steps: int) -> tuple[int, int]:
-    """Σ_l l Σ_{n<l} 1, which Lemma 2's proof arrives at, and Σ_l (τ − l), which it prints, for l from 0 to τ − 1.
-
-    >>> step_sums(5)
-    (30, 15)
-    """
-    return sum(step * step for step in range(local_steps)), sum(local_steps - step for step in range(local_steps))
