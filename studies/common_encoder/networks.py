@@ -6,15 +6,13 @@ layer of 64 units or is a linear layer; settings are searched in every condition
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import kfl
-from kfl.algorithms import Algorithm, CommonKnowledge, FedAvg, FedMrl, FedRep, Kfl, SharedStem
+from kfl.algorithms import Algorithm, CommonKnowledge, FedAvg, FedMrl, FedRep, Kfl, LocalClassifier, SharedStem
 from kfl.comparison import Comparison, Entry, Search, compare
-from kfl.comparison.twins import UNLIMITED
+from kfl.comparison.twins import TWINS, UNLIMITED
 from kfl.progress import ManyDisplay
 from kfl.scheduling import Uniform
 from kfl.wireless import PRESETS
@@ -33,22 +31,16 @@ METHODS: dict[str, Algorithm] = {
     "fedmrl, 2 bits": FedMrl(largest_gradient=50.0, bits_per_value=2),
     "fedavg": FedAvg(),
     "fedrep": FedRep(),
+    **{label: TWINS[label] for label in ("local", "self-knowledge", "fixed-knowledge")},
+    "own-kernel": LocalClassifier(),
 }
 """FedMRL's authors limit its gradients so. Those that a network does not allow are left out with the reason."""
 NETWORKS: dict[str, tuple[str, tuple[int, ...]]] = {
-    "hidden": (f"{__name__}:hidden", (64,)),
+    "hidden": ("studies.common_encoder.small_network:hidden", (64,)),
     "linear": ("linear", (1,)),
 }
 """Models and widths by the name of their folder."""
 USUAL = ("cifar10-m5-50",)
-
-
-def hidden(input_shape: tuple[int, ...], classes: int, width: int = 64) -> kfl.SplitModel:
-    """One hidden layer, whose units are the features: 17,098 parameters on 256 numbers."""
-    from torch import nn
-
-    body = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(input_shape), width), nn.ReLU())
-    return kfl.SplitModel(body, nn.Linear(width, classes))
 
 
 def play(out: Path, conditions: Sequence[str], seeds: Sequence[int], workers: int) -> list[Comparison]:
