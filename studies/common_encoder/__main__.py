@@ -19,14 +19,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--seeds", default="0,1,2,3,4", help="seeds, with commas between")
     parser.add_argument("--conditions", default="", help="conditions, with commas between; all if left out")
+    parser.add_argument("--methods", default="", help="methods on networks, with commas between; all if left out")
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     options = parser.parse_args(arguments)
     seeds = [int(word) for word in options.seeds.split(",")]
     if options.what == "networks":
-        from studies.common_encoder.networks import USUAL, play
+        from studies.common_encoder.networks import METHODS, USUAL, play
 
         names = options.conditions.split(",") if options.conditions else USUAL
-        play(options.out / "networks", names, seeds, options.workers)
+        methods = options.methods.split(",") if options.methods else tuple(METHODS)
+        play(options.out / "networks", names, seeds, options.workers, methods)
     elif options.what != "table":
         run(options.out, options.what, seeds, options.conditions, options.workers)
     else:

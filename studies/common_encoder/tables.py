@@ -10,7 +10,7 @@ from kfl.comparison.statistics import Difference, holm, paired_difference, sprea
 from kfl.core.files import write_atomic
 from kfl.core.names import markdown_table
 from studies.common_encoder.conditions import CONDITIONS
-from studies.common_encoder.pictures import draw
+from studies.common_encoder.pictures import draw, means
 from studies.common_encoder.run import CURVES, LINES, PARTS, read
 
 OURS = "common-knowledge"
@@ -45,8 +45,17 @@ def page(out: Path) -> str:
     text += [*markdown_table(_all(lines)), ""]
     text += ["### Classes never held", "", "Accuracy over all ten classes of one classifier for all devices, %.", ""]
     text += [*markdown_table(_everything(lines)), ""]
+    if (out / CURVES).exists():
+        text += ["### How soon most of it is there", "", SOON, "", *markdown_table(_soon(read(out / CURVES))), ""]
     text += ["```", *(f"python -m studies.common_encoder {part}" for part in (*PARTS, "table")), "```", ""]
     return "\n".join(text)
+
+
+MOST = 0.95
+SOON = (
+    "Joules and reports after which the first 20 devices have 95 % of the accuracy that they end with, means over "
+    "seeds: ten devices in a round at random, and single reports in the order of what the server lacks or in any order."
+)
 
 
 def networks_page(out: Path) -> str:
@@ -192,6 +201,30 @@ def _everything(found: Mapping[str, Lines]) -> dict[str, list[str]]:
             for m in methods
         ]
     return cells
+
+
+def _soon(lines: Sequence[Mapping[str, object]]) -> dict[str, list[str]]:
+    """What it takes to reach most of the final accuracy, by condition."""
+    cells: dict[str, list[str]] = {}
+    for name in dict.fromkeys(str(line["condition"]) for line in lines):
+        mine = [line for line in lines if line["condition"] == name]
+        rounds = means(mine, "rounds", lambda line: (float(str(line["round"])),))
+        joules = means(mine, "rounds", lambda line: (float(str(line["round"])),), "energy_j", 1.0)
+        row = {"condition": name, "joules in all": f"{max(joules.values()):.3g}"}
+        row["until 95 %"] = f"{joules[_first_with_most(rounds)]:.3g}"
+        for worth in ("what is missing", "samples"):
+            chosen = [line for line in mine if line.get("worth") == worth]
+            reports = means(chosen, "reports", lambda line: (float(str(line["reports"])),))
+            label = "reports, by what is missing" if worth == "what is missing" else "in any order"
+            row[label] = f"{_first_with_most(reports)[0]:.0f}"
+        for column, cell in row.items():
+            cells.setdefault(column, []).append(cell)
+    return cells
+
+
+def _first_with_most(accuracy: Mapping[tuple[float, ...], float]) -> tuple[float, ...]:
+    """The first point of a curve with most of what its last one has."""
+    return next(place for place in accuracy if accuracy[place] >= MOST * accuracy[max(accuracy)])
 
 
 def _over_all(found: Mapping[str, Lines], method: str) -> bool:

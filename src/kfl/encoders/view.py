@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from kfl.core.errors import ConfigError, ModelError
+from kfl.core.errors import ConfigError, KflError, ModelError
 from kfl.core.lazy import import_object
 from kfl.core.text import quantity
 from kfl.data.dataset import Dataset, View
@@ -63,7 +63,12 @@ class Own(Encoder):
         except ImportError as problem:
             expected = "package.module:function of one that can be imported"
             raise ConfigError("encoder", source, f"{expected} ({problem})") from problem
-        module = build()
+        try:
+            module = build()
+        except KflError:
+            raise
+        except Exception as problem:  # a user's function may raise anything
+            raise ModelError(f"encoder {source!r} cannot be built: {problem}") from problem
         if not isinstance(module, torch.nn.Module):
             raise ModelError(f"encoder {source!r} returned {type(module).__name__}, but must return a torch.nn.Module.")
         return Own(None, module.eval().requires_grad_(False), source)
