@@ -17,7 +17,8 @@ import time
 
 import numpy as np
 
-from kfl.scheduling import FloatArray, Observation, SchedulerState
+from kfl.scheduling import Observation, SchedulerState
+from kfl.scheduling.curve import FloatArray
 from kfl.scheduling.lyapunov import Lyapunov, line_up
 from tests.reference.literal_algorithm3 import literal_best_prefix
 from tests.reference.rounds import KINDS, instance

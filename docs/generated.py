@@ -128,8 +128,9 @@ def _exports(package: str) -> str:
         thing = getattr(home, name)
         module = _module(thing, "")
         if module:
-            public = ".".join(module.split(".")[:2])  # the package that exports it: kfl.core.errors is one of its own
-            address = f"{module}.{name}" if public == "kfl.core" else f"{public}.{name}"
+            public = ".".join(module.split(".")[:2])  # the package, where it exports the name
+            exported = public != "kfl.core" and hasattr(importlib.import_module(public), name)
+            address = f"{public if exported else module}.{name}"
             rows.append((f"[`{package}.{name}`][{address}]", (inspect.getdoc(thing) or "").partition("\n")[0]))
     return _table(("name", ""), rows)
 
@@ -154,7 +155,7 @@ def _problem_fields(which: str) -> str:
 
 
 def _preset_names() -> str:
-    presets = importlib.import_module("kfl.wireless").PRESET_SOURCES.items()
+    presets = importlib.import_module("kfl.wireless.presets").PRESET_SOURCES.items()
     rows = ((f"[`{name}`](reference/wireless.md#{name})", preset.about, _model(preset)) for name, preset in presets)
     return _table(("`--radio`", "what it is", "energy"), rows)
 
@@ -169,7 +170,7 @@ def _preset_sources() -> str:
     wireless = importlib.import_module("kfl.wireless")
     order = list(wireless.CellConfig.__dataclass_fields__)
     lines = []
-    for name, preset in wireless.PRESET_SOURCES.items():
+    for name, preset in wireless.presets.PRESET_SOURCES.items():
         about = f"{preset.about[0].upper()}{preset.about[1:]}"
         lines += [f"### {name}", "", f"{about}. Energy: {_model(preset)}.", ""]
         figures = sorted(preset.figures.items(), key=lambda item: order.index(item[0]))

@@ -17,7 +17,7 @@ import numpy as np
 
 from kfl.core.units import dbm_to_watt
 from kfl.scheduling import Uplink, allocate, read_problem
-from kfl.wireless import transmit_power
+from kfl.wireless.costs import transmit_power
 
 
 def main(path: Path, result: Path | None = None) -> None:

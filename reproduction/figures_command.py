@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from kfl.cli.options import DataDir, Device, Precision, Quiet, RayAddress, parse, peek, worker_count
-from kfl.comparison.records import results_in
-from kfl.core.errors import ConfigError, DataError, DivergedError, KflError, MissingExtraError
+from kfl.cli.options import DataDir, Device, Precision, Quiet, RayAddress, parse, worker_count
+from kfl.core.errors import ConfigError, DivergedError, KflError, MissingExtraError
 from kfl.core.files import write_atomic
 from kfl.core.terminal import plain_console, tell
-from kfl.core.text import DASH, duration
 
 if TYPE_CHECKING:
     from kfl.comparison.execution import Execution
     from reproduction.results import Store
-    from reproduction.setting import Dataset, Figure, Scale
+    from reproduction.setting import Figure, Scale
 
 DESCRIPTION = """Reproduce the paper: run its experiments and draw its figures.
 
-  python -m reproduction figures               every figure, its runs, and how long they take on this machine
+  python -m reproduction figures               every figure, and how many of its runs are done
   python -m reproduction figures fig2a         run what is missing of one figure; its table and picture (PNG, SVG, PDF)
   python -m reproduction figures m2 | m3 | all    all for two classes per device, for three, or everything
   python -m reproduction figures sharing       what does sharing knowledge add over training with a pull alone?
@@ -42,8 +39,6 @@ CLAIMS = """Judge the paper's claims from the results of `python -m reproduction
 
 PUBLISHED = Path("docs/results/paper")
 """Where a clone has the results that the documentation shows."""
-EARLIER = Path("paper")
-"""Where results went by default in earlier versions."""
 
 
 Out = Annotated[Path, tyro.conf.arg(metavar="FOLDER", help="Folder for results, tables and figures.")]
@@ -70,16 +65,12 @@ class FiguresOptions:
     """Keep the run folders as well, not only their results."""
     quiet: Quiet = False
 
-    def worker_count(self) -> int:
-        """Number of processes to use."""
-        return worker_count(self.workers, self.device)
-
     def execution(self) -> Execution:
         """Where and how its runs are played."""
         from kfl.comparison import Execution, Shard
 
         return Execution(
-            workers=self.worker_count(),
+            workers=worker_count(self.workers, self.device),
             device=self.device,
             precision=self.precision,
             data_dir=self.data_dir,
@@ -104,7 +95,6 @@ class ClaimsOptions:
 def main(arguments: Sequence[str]) -> int:
     """Parse, then list, or run and draw."""
     options = parse(FiguresOptions, arguments, "python -m reproduction figures", DESCRIPTION)
-    options = replace(options, out=_folder(options.out, arguments))
     words = list(options.what)
     if "list" in words and len(words) > 1:
         raise ConfigError("WHAT", " ".join(words), "list alone, or figures only")
@@ -119,12 +109,7 @@ def claims_main(arguments: Sequence[str]) -> int:
     options = parse(ClaimsOptions, arguments, "python -m reproduction claims", CLAIMS)
     from reproduction.setting import FULL, QUICK
 
-    return show_claims(replace(options, out=_folder(options.out, arguments)), QUICK if options.quick else FULL)
-
-
-def _folder(given: Path, arguments: Sequence[str]) -> Path:
-    """The folder of the results: where earlier versions put them, if they are there and none is given."""
-    return EARLIER if peek(arguments, "out") is None and results_in(EARLIER) else given
+    return show_claims(options, QUICK if options.quick else FULL)
 
 
 def make(options: FiguresOptions, scale: Scale, words: list[str]) -> int:
@@ -206,47 +191,25 @@ def show_claims(options: ClaimsOptions, scale: Scale) -> int:
 
 
 def show_list(options: FiguresOptions, scale: Scale) -> int:
-    """Every figure with its runs, those done, and the time the rest takes here."""
+    """Every figure with its runs, and how many of them are done."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     from reproduction.claims import claims
-    from reproduction.execute import seconds_of, seconds_per_device, wanted
+    from reproduction.execute import wanted
     from reproduction.figures import FIGURES
     from reproduction.results import Store
-    from reproduction.setting import DATASETS, runs
+    from reproduction.setting import runs
 
-    store = Store.open(options.out, wanted([build() for build in FIGURES.values()], scale))
-    workers = options.worker_count()
-    where = options.device if options.device == "cpu" else "gpu"
-    tell(f"Timing a few rounds on this machine ({where}, {workers} runs side by side) …", file=sys.stderr)
-    rates: dict[Dataset, float] = {}
-    timed = True
-    try:
-        for dataset in DATASETS:
-            rates[dataset] = seconds_per_device(dataset, options.device, options.precision, options.data_dir)
-    except DataError:
-        timed = False
-    table = Table("figure", "what", "runs", "done", "left, about", box=SIMPLE_HEAD)
-    left: dict[str, float] = {}
+    every = wanted([build() for build in FIGURES.values()], scale)
+    store = Store.open(options.out, every)
+    table = Table("figure", "what", "runs", "done", box=SIMPLE_HEAD)
     for name, build in FIGURES.items():
         figure = build()
-        every = dict(runs(figure, scale))
-        todo = {run: one for run, one in every.items() if run not in store.rows}
-        seconds = seconds_of(todo.values(), rates, workers if where == "cpu" else 1) if timed else math.nan
-        left |= {run: seconds / max(len(todo), 1) for run in todo}
-        table.add_row(name, figure.title, str(len(every)), str(len(every) - len(todo)), time_left(seconds))
+        names = [run for run, _ in runs(figure, scale)]
+        table.add_row(name, figure.title, str(len(names)), str(sum(run in store.rows for run in names)))
     table.add_section()
-    table.add_row("all", "each run once, however many figures show it", "", "", time_left(sum(left.values())))
+    table.add_row("all", "each run once, however many figures show it", str(len(every)), str(len(store.rows)))
     plain_console(width=None if sys.stdout.isatty() else 120).print(table)
-    if not timed:
-        tell("How long the rest takes can be said once the data is here: kfl data download mnist (and cifar10).")
     tell(f"{len(claims())} claims: python -m reproduction claims judges them from the results in {options.out}.")
     return 0
-
-
-def time_left(seconds: float) -> str:
-    """How long the remaining runs take; a dash where nothing remains, a question mark where it is not known."""
-    if math.isnan(seconds):
-        return "?"
-    return duration(round(seconds)) if seconds > 0 else DASH

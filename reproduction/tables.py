@@ -11,7 +11,7 @@ from kfl.comparison.records import Record
 from kfl.core.text import DASH, percent
 from reproduction.judging import Claim, Finding, judge, questions
 from reproduction.results import IDENTICAL, Store, between, early, final, gap, identical, told, used, worst_use
-from reproduction.setting import Figure, Line, Panel, Scale
+from reproduction.setting import Figure, Line, Scale
 from reproduction.verdict import FEWEST_SEEDS, Verdict
 
 COUNTED: dict[Verdict, str] = {
@@ -41,7 +41,7 @@ def figure_table(figure: Figure, store: Store, scale: Scale) -> str:
         told_of.add(panel.lines)
         shown = [line for line in panel.lines if store.seeds(line, scale)]
         if shown:
-            parts += [f"### {panel.title}", "", *_panel_table(panel, shown, figure, store, scale), ""]
+            parts += [f"### {panel.title}", "", *_panel_table(shown, store, scale), ""]
     command = f"python -m reproduction figures {figure.name}{' --quick' * scale.quick}"
     parts.append(f"Mean ± standard deviation over seeds. Command: `{command}`")
     if any(line.experiment.cell_config is not None for line in figure.lines(scale)):
@@ -49,7 +49,7 @@ def figure_table(figure: Figure, store: Store, scale: Scale) -> str:
     return "\n".join(parts) + "\n"
 
 
-def _panel_table(panel: Panel, lines: Sequence[Line], figure: Figure, store: Store, scale: Scale) -> list[str]:
+def _panel_table(lines: Sequence[Line], store: Store, scale: Scale) -> list[str]:
     reference = lines[0]
     head = ["", "seeds", "accuracy at the end, %", "first quarter, %", f"{reference.label} minus it [95 %], points"]
     costs = any(line.experiment.cell_config is not None for line in lines)

@@ -25,7 +25,7 @@ from typing import Any
 import kfl
 
 PACKAGE = Path(kfl.__file__).parent
-RUN = ("--devices", "4", "--rounds", "2", "--no-baseline")
+RUN = ("--devices", "4", "--rounds", "2")
 
 
 class FileTrace:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from kfl.plots.style import new_figure, plain_axes, save
-from kfl.scheduling import FloatArray
+from kfl.scheduling.curve import FloatArray
 from kfl.scheduling.lyapunov import Lyapunov
 from kfl.wireless import PRESETS
 from tests.reference.rounds import paper_round

@@ -25,10 +25,11 @@ import numpy as np
 
 from kfl.core.units import dbm_to_watt
 from kfl.plots.style import new_figure, plain_axes, save
-from kfl.scheduling import FloatArray
 from kfl.scheduling._upload_formulas import log_marginal_saving
+from kfl.scheduling.curve import FloatArray
 from kfl.scheduling.device_curve import DeviceCurve
-from kfl.wireless import PRESETS, Cell, CellConfig, transmit_power, uplink_rate, upload_time
+from kfl.wireless import PRESETS, Cell, CellConfig
+from kfl.wireless.costs import transmit_power, uplink_rate, upload_time
 
 WORK_FLOP = 5 * 600 * 550_346  # the paper's MNIST device: 5 steps over 600 samples of the MLP
 PAYLOADS = {"knowledge": 640 * 32, "CNN": 63_106 * 32, "MLP": 550_346 * 32}

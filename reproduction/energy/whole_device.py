@@ -33,11 +33,12 @@ from kfl.progress import Progress
 from kfl.scheduling import Dual
 from kfl.scheduling.accounts import decide, settle
 from kfl.scheduling.share_band import serve
+from kfl.scheduling.uplink import ENERGY_PARTS
 from kfl.simulation import History
 from kfl.simulation.round import begin
 from kfl.simulation.simulated_fleet import SimulatedFleet
 from kfl.simulation.world import build_world
-from kfl.wireless import ENERGY_PARTS, PRESETS, CellConfig
+from kfl.wireless import PRESETS, CellConfig
 from reproduction.own_figures import FLOPS_PER_CYCLE
 from reproduction.setting import DATASETS, NAMES, TITLES, Dataset, as_set, base
 

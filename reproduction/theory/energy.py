@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from kfl.core.errors import ConfigError
 from kfl.core.text import percent
-from kfl.scheduling import dominant
+from kfl.scheduling.energy_report import dominant
 from kfl.simulation import RoundLog
 
 FloatArray = NDArray[np.float64]

@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from kfl.runfolder import load_run as load_run
     from kfl.runner import resume as resume
     from kfl.runner import run as run
-    from kfl.scheduling import AllocationProblem as AllocationProblem
     from kfl.scheduling import allocate as allocate
+    from kfl.scheduling.allocation import AllocationProblem as AllocationProblem
     from kfl.simulation import History as History
     from kfl.wireless import CellConfig as CellConfig
 
 _LAZY = {
-    "AllocationProblem": "kfl.scheduling",
+    "AllocationProblem": "kfl.scheduling.allocation",
     "CellConfig": "kfl.wireless",
     "Comparison": "kfl.comparison",
     "Dataset": "kfl.data",

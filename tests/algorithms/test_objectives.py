@@ -6,7 +6,17 @@ import pytest
 import torch
 from torch.nn import functional
 
-from kfl.engine import Distillation, FeatureTargets, LabelDistillation, Matryoshka, Mixture, Objective, Sgd, Supervised
+from kfl.engine import (
+    Distillation,
+    FeatureTargets,
+    LabelDistillation,
+    Matryoshka,
+    Mixture,
+    Objective,
+    Proximal,
+    Sgd,
+    Supervised,
+)
 from kfl.engine.objectives import MIXING, PERSONAL
 
 CLASSES, FEATURES, INPUTS, SAMPLES = 3, 4, 5, 7
@@ -29,7 +39,11 @@ def model(prefix=""):
 INPUT, LABELS = draw(SAMPLES, INPUTS), torch.arange(SAMPLES) % CLASSES
 PULL = FeatureTargets(0.7, draw(CLASSES, FEATURES), torch.tensor([True, False, True]))
 EACH = FeatureTargets(0.7, draw(2, CLASSES, FEATURES), torch.tensor([[True] * 3, [False, True, True]]))
+NAMES = tuple(model())
+NUMBERS = sum(value.numel() for value in model().values())
 CASES = {
+    "proximal": (Proximal(0.7, NAMES, draw(NUMBERS)), LABELS),
+    "own slope": (Proximal(0.7, NAMES, draw(NUMBERS), draw(2, NUMBERS)).for_device(1), LABELS),
     "supervised": (Supervised(), LABELS),
     "pull": (Supervised(PULL), LABELS),
     "own pull": (Supervised(EACH).for_device(1), LABELS),
@@ -120,7 +134,7 @@ def test_gradients_of_two_nested_heads():
 
 def test_no_objective_is_left_out():
     public = {kind for kind in Objective.__subclasses__() if kind.__module__ == Objective.__module__}
-    assert public == {Supervised, Distillation, LabelDistillation, Mixture, Matryoshka}
+    assert public == {Supervised, Distillation, LabelDistillation, Mixture, Matryoshka, Proximal}
 
 
 def test_rates_and_projection_of_the_mixture():

@@ -16,7 +16,7 @@ import pytest
 from kfl.cli.main import main
 from kfl.scheduling import SCHEDULERS
 from kfl.scheduling.problem_schema import CELL_FIELDS, DEVICE_FIELDS, TRACES
-from kfl.wireless import ENERGY_PARTS
+from kfl.scheduling.uplink import ENERGY_PARTS
 
 ROOT = Path(__file__).parents[2]
 

@@ -13,7 +13,8 @@ import pytest
 from kfl.core.units import dbm_to_watt
 from kfl.experiment import Experiment
 from kfl.experiment.availability import AVAILABLE, open_traces
-from kfl.wireless import Cell, CellConfig, GainTrace, HarvestTrace, uplink_rate
+from kfl.wireless import Cell, CellConfig, GainTrace, HarvestTrace
+from kfl.wireless.costs import uplink_rate
 from kfl.wireless.trace import open_trace
 
 FOLDER = Path(__file__).parents[2] / "examples" / "traces"

@@ -2,7 +2,7 @@
 
 import random
 import tomllib
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
@@ -86,13 +86,14 @@ def data():
 
 
 def playable(experiment: kfl.Experiment) -> bool:
-    """Whether a mutation has left the sizes small; what is huge is a matter of memory, not of sense."""
+    """Whether a mutation has left the sizes small; what is huge is a matter of memory and time, not of sense."""
     algorithm, widths = experiment.algorithm, experiment.widths or PAPER_WIDTHS
+    steps = [getattr(algorithm, one.name) for one in fields(algorithm) if one.name.endswith(("_steps", "_epochs"))]
     return (
         experiment.devices <= 20
         and max(widths) <= 64
         and len(widths) <= 20
-        and algorithm.local_steps <= 20
+        and all(count is None or count <= 20 for count in steps)
         and ":" not in experiment.dataset + experiment.model
     )
 

@@ -8,7 +8,7 @@ from kfl.algorithms import ALGORITHMS
 from kfl.core.errors import ConfigError
 from kfl.engine.base import DeviceProfile
 from kfl.models import fleet_from_name
-from kfl.wireless import compute_time
+from kfl.wireless.costs import compute_time
 from reproduction.claims import claims
 from reproduction.figures import FIGURES, GROUPS, chosen
 from reproduction.judging import judge

@@ -14,7 +14,8 @@ import torch
 
 from kfl.core.errors import RunFolderError
 from kfl.runfolder import Checkpoints
-from kfl.scheduling import Accounts, Batteries, SchedulerState
+from kfl.scheduling import SchedulerState
+from kfl.scheduling.accounts import Accounts, Batteries
 from kfl.simulation import RunState
 from kfl.wireless import Fading
 

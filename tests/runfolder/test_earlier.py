@@ -20,7 +20,7 @@ from kfl.export import load_model
 from kfl.report import build_report, read_run
 from kfl.report.charts.cell import shares_chart
 from kfl.runfolder import RunReader, load_experiment
-from kfl.scheduling import describe
+from kfl.scheduling.status import describe
 from kfl_fleet.server.status import read_status
 
 EARLIER = Path(__file__).parent / "earlier"

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from kfl.core.errors import ConfigError
-from kfl.scheduling import AllDevices, Dual, ProblemError, read_problem, schedule, write_problem
+from kfl.scheduling import AllDevices, Dual, read_problem, schedule, write_problem
 from kfl.scheduling.accounts import Accounts, Batteries, RoundInputs, decide, observe, settle
+from kfl.scheduling.problem_schema import ProblemError
 from kfl.scheduling.simulate import simulate
 
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from kfl.core.errors import ConfigError
-from kfl.scheduling import AllocationProblem, Uplink, allocate
-from kfl.scheduling.allocation import solve_shares
+from kfl.scheduling import Uplink, allocate
+from kfl.scheduling.allocation import AllocationProblem, solve_shares
 from kfl.scheduling.as_printed import printed_rule
 from kfl.scheduling.curve import UploadCurve
 from kfl.scheduling.status import Status

@@ -7,18 +7,9 @@ import numpy as np
 import pytest
 
 from kfl.core.randomness import stream
-from kfl.scheduling import (
-    SCHEDULERS,
-    Dual,
-    Lyapunov,
-    Observation,
-    SchedulerState,
-    Status,
-    Uplink,
-    quantize_to_blocks,
-    round_to_blocks,
-)
-from kfl.wireless import transmit_power
+from kfl.scheduling import SCHEDULERS, Dual, Lyapunov, Observation, SchedulerState, Status, Uplink
+from kfl.scheduling.blocks import quantize_to_blocks, round_to_blocks
+from kfl.wireless.costs import transmit_power
 
 B, N0 = 1e6, 1e-20
 

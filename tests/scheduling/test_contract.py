@@ -17,10 +17,11 @@ import pytest
 
 from kfl.core.errors import ConfigError
 from kfl.core.randomness import stream
-from kfl.scheduling import SCHEDULERS, Decision, Observation, Scheduler, SchedulerState, Status, Uplink, describe
+from kfl.scheduling import SCHEDULERS, Decision, Observation, Scheduler, SchedulerState, Status, Uplink
 from kfl.scheduling.share_band import reachable
-from kfl.wireless import PRESETS, Cell, transmit_power
-from kfl.wireless.costs import in_outage
+from kfl.scheduling.status import describe
+from kfl.wireless import PRESETS, Cell
+from kfl.wireless.costs import in_outage, transmit_power
 
 HORIZON, DEVICES = 40, 30
 CELLS = {

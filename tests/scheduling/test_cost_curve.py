@@ -13,16 +13,9 @@ import numpy as np
 import pytest
 
 from kfl.core.randomness import stream
-from kfl.scheduling import (
-    AllDevices,
-    Dual,
-    Lyapunov,
-    Observation,
-    SchedulerState,
-    Uplink,
-    UploadCurve,
-)
+from kfl.scheduling import AllDevices, Dual, Lyapunov, Observation, SchedulerState, Uplink
 from kfl.scheduling.allocation import solve_shares
+from kfl.scheduling.curve import UploadCurve
 from kfl.scheduling.device_curve import DeviceCurve
 from kfl.scheduling.objective import drift_objective
 from kfl.scheduling.share_band import share_floor

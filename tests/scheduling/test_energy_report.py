@@ -3,7 +3,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kfl.scheduling import Decision, Observation, Status, Uplink, by_part, dominant
+from kfl.scheduling import Decision, Observation, Status, Uplink
+from kfl.scheduling.energy_report import by_part, dominant
 
 
 def test_round_energy_charges_only_who_took_part() -> None:

@@ -10,10 +10,12 @@ import pytest
 
 from kfl.core.errors import ConfigError
 from kfl.core.units import dbm_to_watt
-from kfl.scheduling import OUTCOMES, AllDevices, Dual, Lyapunov, RoundRobin, observe, read_problem, schedule
+from kfl.scheduling import AllDevices, Dual, Lyapunov, RoundRobin, read_problem, schedule
+from kfl.scheduling.accounts import observe
 from kfl.scheduling.result_table import never_schedulable, result_csv, result_table
-from kfl.scheduling.uplink import CLOCK_BY, UPLOAD_BY, DeviceEnergyModel
-from kfl.wireless import ENERGY_PARTS, PRESETS, Cell, CellConfig
+from kfl.scheduling.status import OUTCOMES
+from kfl.scheduling.uplink import CLOCK_BY, ENERGY_PARTS, UPLOAD_BY, DeviceEnergyModel
+from kfl.wireless import PRESETS, Cell, CellConfig
 from tests.reference.uplinks import device_uplink
 
 

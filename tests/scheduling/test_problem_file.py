@@ -10,19 +10,10 @@ from hypothesis import strategies as st
 
 from kfl.core.errors import KflError
 from kfl.core.units import dbm_to_watt
-from kfl.scheduling import (
-    OUTCOMES,
-    Dual,
-    Lyapunov,
-    RoundRobin,
-    Uniform,
-    describe,
-    read_problem,
-    schedule,
-    write_problem,
-)
+from kfl.scheduling import Dual, Lyapunov, RoundRobin, Uniform, read_problem, schedule, write_problem
 from kfl.scheduling.problem_schema import CELL_FIELDS, DEVICE_FIELDS
-from kfl.wireless import uplink_rate
+from kfl.scheduling.status import OUTCOMES, describe
+from kfl.wireless.costs import uplink_rate
 
 ARRAYS = (
     "gain",

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from kfl.scheduling import Status, describe
+from kfl.scheduling import Status
+from kfl.scheduling.status import describe
 
 
 def test_a_status_is_kept_as_plain_values_without_what_is_empty() -> None:

@@ -8,15 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kfl.core.errors import ConfigError
-from kfl.scheduling import (
-    AllDevices,
-    Dual,
-    Lyapunov,
-    Observation,
-    Uniform,
-    quantize_to_blocks,
-)
-from kfl.wireless import ENERGY_PARTS, Cell, CellConfig
+from kfl.scheduling import AllDevices, Dual, Lyapunov, Observation, Uniform
+from kfl.scheduling.blocks import quantize_to_blocks
+from kfl.scheduling.uplink import ENERGY_PARTS
+from kfl.wireless import Cell, CellConfig
 
 DEVICES, HORIZON = 6, 20
 CELLS = st.builds(

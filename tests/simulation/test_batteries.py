@@ -14,7 +14,8 @@ import kfl
 from kfl.core.errors import StoppedError
 from kfl.experiment.faults import Faults
 from kfl.runfolder import load_run
-from kfl.scheduling import SCHEDULERS, Dual, Lyapunov, Uniform, describe
+from kfl.scheduling import SCHEDULERS, Dual, Lyapunov, Uniform
+from kfl.scheduling.status import describe
 from kfl.simulation import RoundLog, build_world
 from kfl.simulation.round import begin, play_round
 from kfl.simulation.simulated_fleet import SimulatedFleet

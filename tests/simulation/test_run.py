@@ -14,7 +14,7 @@ from kfl.engine.autograd import AutogradEngine
 from kfl.simulation import build_world
 from kfl.simulation.round import begin, play_round
 from kfl.simulation.simulated_fleet import SimulatedFleet
-from kfl.wireless import compute_energy
+from kfl.wireless.costs import compute_energy
 from tests.reference.toy import toy_data
 
 SMALL = kfl.Experiment(devices=8, rounds=4, widths=(8, 12), scheduler=kfl.Uniform(count=3))

@@ -16,7 +16,9 @@ from kfl.runfolder import load_experiment
 from kfl.simulation.rehearsal import budget_warnings, rehearse
 from kfl.simulation.simulated_fleet import SimulatedFleet
 from kfl.simulation.world import build_world
-from kfl.wireless import Cell, CellConfig, compute_energy, sized_cell
+from kfl.wireless import Cell, CellConfig
+from kfl.wireless.costs import compute_energy
+from kfl.wireless.sizing import sized_cell
 from tests.reference.runs import data
 
 SMALL = kfl.Experiment(devices=8, rounds=4, widths=(8, 12), scheduler=kfl.AllDevices())

@@ -7,18 +7,9 @@ import numpy as np
 import pytest
 
 from kfl.core.errors import ConfigError
-from kfl.wireless import (
-    Batteries,
-    Cell,
-    CellConfig,
-    ConstantHarvest,
-    GainTrace,
-    HarvestTrace,
-    Rician,
-    SolarHarvest,
-    uplink_rate,
-    upload_time,
-)
+from kfl.scheduling.accounts import Batteries
+from kfl.wireless import Cell, CellConfig, ConstantHarvest, GainTrace, HarvestTrace, Rician, SolarHarvest
+from kfl.wireless.costs import uplink_rate, upload_time
 from kfl.wireless.waypoint import Waypoint
 
 INF, TINY = math.inf, 5e-324

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kfl.core.units import dbm_to_watt
-from kfl.wireless import PRESETS, Cell, CellConfig, transmit_power
+from kfl.wireless import PRESETS, Cell, CellConfig
+from kfl.wireless.costs import transmit_power
 
 WORK = 5 * 600 * 550_346  # the paper's MNIST device: 5 steps over 600 samples of the MLP
 KNOWLEDGE, MODEL = 640 * 32, 550_346 * 32

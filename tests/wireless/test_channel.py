@@ -5,8 +5,9 @@ import pytest
 from scipy import stats
 
 from kfl.core.errors import ConfigError
-from kfl.wireless import Cell, CellConfig, Rayleigh, Rician, transmit_power
+from kfl.wireless import Cell, CellConfig, Rayleigh, Rician
 from kfl.wireless.channel import path_gain
+from kfl.wireless.costs import transmit_power
 from kfl.wireless.mobility import place_devices
 
 

@@ -5,8 +5,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kfl.wireless import compute_energy, compute_time, transmit_power, uplink_rate, upload_energy, upload_time
-from kfl.wireless.costs import broadcast_time, in_outage
+from kfl.wireless.costs import (
+    broadcast_time,
+    compute_energy,
+    compute_time,
+    in_outage,
+    transmit_power,
+    uplink_rate,
+    upload_energy,
+    upload_time,
+)
 
 B, N0 = 5e6, 10 ** (-20.4)
 

@@ -6,7 +6,8 @@ Distributions are tested elsewhere; here a few draws are kept as they were when 
 import numpy as np
 import pytest
 
-from kfl.wireless import Cell, CellConfig, Rayleigh, Rician, SolarHarvest, Waypoint, circular_normal
+from kfl.wireless import Cell, CellConfig, Rayleigh, Rician, SolarHarvest, Waypoint
+from kfl.wireless.channel import circular_normal
 from kfl.wireless.shadowing import Surroundings, surroundings
 
 

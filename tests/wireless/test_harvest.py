@@ -14,7 +14,8 @@ from scipy.integrate import quad
 
 from kfl.core.errors import ConfigError, KflError
 from kfl.experiment import Experiment
-from kfl.wireless import HARVESTS, Batteries, Cell, CellConfig, ConstantHarvest, Harvest, HarvestTrace, SolarHarvest
+from kfl.scheduling.accounts import Batteries
+from kfl.wireless import HARVESTS, Cell, CellConfig, ConstantHarvest, Harvest, HarvestTrace, SolarHarvest
 
 DAY_S = 86_400.0
 every = pytest.mark.parametrize("cls", HARVESTS.values(), ids=HARVESTS.keys())

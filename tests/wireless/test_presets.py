@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from kfl.scheduling.uplink import LARGEST_POWER_W
-from kfl.wireless import PRESET_SOURCES, PRESETS, CellConfig
+from kfl.wireless import PRESETS, CellConfig
+from kfl.wireless.presets import PRESET_SOURCES
 
 DOCS = Path(__file__).parents[2] / "docs"
 generate = runpy.run_path(str(DOCS / "generated.py"))["on_page_markdown"]

@@ -15,11 +15,11 @@ from rich.table import Table
 from kfl.core.names import for_terminal
 from kfl.core.terminal import plain_console, tell_exactly
 from kfl.core.text import bit_count, duration, fine_percent, percent, quantity, several
-from kfl.scheduling import by_part, describe, dominant
-from kfl.scheduling.energy_report import beside_random, certified
+from kfl.scheduling.energy_report import beside_random, by_part, certified, dominant
+from kfl.scheduling.status import describe
+from kfl.scheduling.uplink import ENERGY_PARTS
 from kfl.simulation import History
 from kfl.simulation.logs import diverged_sentence
-from kfl.wireless import ENERGY_PARTS
 
 if TYPE_CHECKING:
     from rich.console import Console

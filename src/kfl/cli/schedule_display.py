@@ -20,15 +20,17 @@ from rich.text import Text
 from kfl.cli.display import page, say
 from kfl.core.names import for_terminal
 from kfl.core.text import DASH, fine_percent, quantity, several
-from kfl.scheduling import OUTCOMES, FloatArray, by_part, describe, dominant
-from kfl.scheduling.energy_report import beside_random, certified
+from kfl.scheduling.curve import FloatArray
+from kfl.scheduling.energy_report import beside_random, by_part, certified, dominant
 from kfl.scheduling.problem_schema import CELL_FIELDS, DEVICE_FIELDS, FieldWords
 from kfl.scheduling.result_table import never_schedulable
 from kfl.scheduling.simulate import least_energy, random_devices
+from kfl.scheduling.status import OUTCOMES, describe
 from kfl.scheduling.uplink import CLOCK_BY, UPLOAD_BY
 
 if TYPE_CHECKING:
-    from kfl.scheduling import ScheduledRound, ScheduleResult
+    from kfl.scheduling import ScheduleResult
+    from kfl.scheduling.simulate import ScheduledRound
 
 SHOWN = 20
 """Rows of a table."""

@@ -15,7 +15,7 @@ from kfl.comparison.records import Record, label_of
 from kfl.comparison.rows import Row, summarise_rows
 from kfl.comparison.statistics import paired_difference
 from kfl.core.text import bit_count, in_short, quantity
-from kfl.scheduling import describe
+from kfl.scheduling.status import describe
 
 ALONE, TWIN, KNOWLEDGE = "local", "fixed-knowledge", "kfl"
 ONE_SEED_TIE = 4.0

@@ -272,7 +272,7 @@ def rows_without_plan(records: Sequence[Record]) -> list[PlannedRow]:
     >>> rows_without_plan([{"digest": "b", "run": "mnist-m2, kfl, searched, seed 3", "algorithm": "kfl", "seed": 3}])
     [PlannedRow(label='kfl', runs={3: 'b'}, condition='mnist-m2, searched', searched=None, is_start=False, tuned='')]
     """
-    found: dict[tuple[str, str], dict[int, str]] = {}
+    found: dict[tuple[str, str], dict[int, list[str]]] = {}
     for line in records:
         parts = str(line.get("run", "")).split(", ")
         if len(parts) == 4 and parts[3].startswith("seed "):
@@ -281,5 +281,8 @@ def rows_without_plan(records: Sequence[Record]) -> list[PlannedRow]:
             key = (f"{parts[0]}, {parts[2]}", parts[1])
         else:
             key = (str(line.get("condition", "")), label_of(line))
-        found.setdefault(key, {})[int(line["seed"])] = str(line["digest"])
-    return [PlannedRow(label, runs, condition) for (condition, label), runs in found.items()]
+        digests = found.setdefault(key, {}).setdefault(int(line["seed"]), [])
+        digests.append(str(line["digest"]))
+    # Several settings under one name and seed are the trials of a search, and none of them is the row's result.
+    single = {key: {seed: one[0] for seed, one in runs.items() if len(set(one)) == 1} for key, runs in found.items()}
+    return [PlannedRow(label, runs, condition) for (condition, label), runs in single.items() if runs]

@@ -14,7 +14,7 @@ from kfl.comparison.search import Outcome, at_the_edge
 from kfl.comparison.statistics import Difference
 from kfl.core.names import fenced, for_markdown, for_terminal, markdown_table
 from kfl.core.text import DASH, bit_count, in_short, percent, quantity, several
-from kfl.scheduling import describe
+from kfl.scheduling.status import describe
 
 Cells = dict[str, list[str]]
 

@@ -40,10 +40,12 @@ from kfl.report.groups import Group
 from kfl.report.loopback import Answer, LoopbackServer
 from kfl.report.page import Page, data_of, render_html, section, templates
 from kfl.report.run_data import JudgedRound, RunData
-from kfl.scheduling import SCHEDULERS, DriftScheduler, Dual, by_part, describe, dominant, drift_objective
-from kfl.scheduling.objective import data_weight
+from kfl.scheduling import SCHEDULERS, DriftScheduler, Dual
+from kfl.scheduling.energy_report import by_part, dominant
+from kfl.scheduling.objective import data_weight, drift_objective
 from kfl.scheduling.problem_writer import json_text, problem_table
 from kfl.scheduling.simulate import RoundResult, simulate
+from kfl.scheduling.status import describe
 from kfl.wireless import Cell
 
 PORT = 8379

@@ -23,7 +23,8 @@ from kfl.runfolder import Incident, RoundLog, RunReader, Snapshot
 from kfl.scheduling import Status
 from kfl.scheduling.problem import CellProblem
 from kfl.scheduling.simulate import RoundResult
-from kfl.wireless import ENERGY_PARTS, Cell, CellConfig
+from kfl.scheduling.uplink import ENERGY_PARTS
+from kfl.wireless import Cell, CellConfig
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -60,13 +61,13 @@ class Rounds:
     """Channel gain that the server planned with; NaN in runs of earlier versions and without a radio."""
     incidents: tuple[Incident, ...] = ()
     parts_j: Mapping[str, FloatArray] | None = None
-    """Energy by part, in the words of `kfl.wireless.ENERGY_PARTS`; None in the printed energy model."""
+    """Energy by part, in the words of `kfl.scheduling.uplink.ENERGY_PARTS`; None in the printed energy model."""
     harvest_j: FloatArray | None = None
     """Harvest of each device in each round, (rounds, devices); None where nothing is harvested."""
     empty: IntArray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     """Devices without the charge to take part, in each round."""
     outcome: NDArray[np.int8] | None = None
-    """Of a schedule: what became of each device, (devices, rounds), as positions in `kfl.scheduling.OUTCOMES`."""
+    """Of a schedule: what became of each device, (devices, rounds), as positions in `OUTCOMES` of its statuses."""
 
     @staticmethod
     def of(logs: Sequence[RoundLog]) -> Rounds:

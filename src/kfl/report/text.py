@@ -18,7 +18,8 @@ from kfl.report.figures import Table
 from kfl.report.groups import Bundle, Group, PageGroups, difference, told_apart
 from kfl.report.run_data import Fairness, RunData, fairness
 from kfl.runfolder import given_as_objects
-from kfl.scheduling import by_part, describe, dominant
+from kfl.scheduling.energy_report import by_part, dominant
+from kfl.scheduling.status import describe
 from kfl.simulation.logs import diverged_sentence
 
 SPACE = "\N{NO-BREAK SPACE}"

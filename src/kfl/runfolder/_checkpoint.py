@@ -35,7 +35,8 @@ from kfl.core.parse import parse_json
 from kfl.data.untrusted import read_npz
 from kfl.runfolder._files import MOST_ARRAYS, MOST_BYTES, damaged
 from kfl.runfolder._tensors import read_rows, rows_sum, write_rows
-from kfl.scheduling import Accounts, Batteries, SchedulerState
+from kfl.scheduling import SchedulerState
+from kfl.scheduling.accounts import Accounts, Batteries
 from kfl.simulation.state import RunState
 from kfl.wireless import Fading
 

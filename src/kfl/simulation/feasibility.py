@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kfl.core.text import quantity, several
-from kfl.scheduling import OUTCOMES, Observation
+from kfl.scheduling import Observation
 from kfl.scheduling.share_band import by_reason, standing
+from kfl.scheduling.status import OUTCOMES
 
 if TYPE_CHECKING:
     from kfl.simulation.fleet import Fleet

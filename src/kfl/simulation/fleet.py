@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfl.experiment.availability import can_be_asked
-from kfl.scheduling import Decision, Observation, RoundInputs, Status, observe
+from kfl.scheduling import Decision, Observation, Status
+from kfl.scheduling.accounts import RoundInputs, observe
 
 if TYPE_CHECKING:
     from kfl.algorithms import Upload

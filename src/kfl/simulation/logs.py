@@ -14,7 +14,7 @@ from kfl.core.lazy import import_object
 from kfl.core.text import bit_count, percent, quantity, several
 from kfl.experiment.faults import NOT_TRAINED
 from kfl.scheduling import Status
-from kfl.wireless import ENERGY_PARTS
+from kfl.scheduling.uplink import ENERGY_PARTS
 
 Axis = Literal["rounds", "joules", "seconds", "bits"]
 """What accuracy is drawn against: rounds, or what all devices had spent by then."""
@@ -112,7 +112,7 @@ class RoundLog:
     `kfl.core.refusals.describe`. Their uploads were used."""
 
     def parts_j(self) -> dict[str, tuple[float, ...]]:
-        """Where each device's joules went, by the words of `kfl.wireless.ENERGY_PARTS`.
+        """Where each device's joules went, by the words of `kfl.scheduling.uplink.ENERGY_PARTS`.
 
         In the printed model all that the processor spends is computing, and all that the radio spends is radiating.
         """

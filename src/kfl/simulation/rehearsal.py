@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from kfl.algorithms import Algorithm
 from kfl.core.text import percent
-from kfl.scheduling import Accounts, Scheduler, Uniform, decide, least_energy_j, settle
+from kfl.scheduling import Scheduler, Uniform
+from kfl.scheduling.accounts import Accounts, decide, settle
 from kfl.scheduling.baselines import RandomDevices
-from kfl.scheduling.least_energy import alone_j
+from kfl.scheduling.least_energy import alone_j, least_energy_j
 from kfl.scheduling.simulate import MOST_LOOKS
 from kfl.simulation.round import initial_state
 

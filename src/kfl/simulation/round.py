@@ -14,7 +14,8 @@ import numpy as np
 
 from kfl.algorithms.sums import summation_of
 from kfl.engine import RoundKey
-from kfl.scheduling import Accounts, Decision, Status, decide, settle
+from kfl.scheduling import Decision, Status
+from kfl.scheduling.accounts import Accounts, decide, settle
 from kfl.scheduling.share_band import kept_out
 from kfl.simulation.fleet import Conditions, Fleet, FloatArray, IntArray, Replies
 from kfl.simulation.logs import RoundLog

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from kfl.scheduling import Accounts
+from kfl.scheduling.accounts import Accounts
 from kfl.wireless import Fading
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from kfl.simulation.logs import RoundLog, totals
 from kfl.simulation.rehearsal import least_energy, random_devices
 
 if TYPE_CHECKING:
-    from kfl.scheduling import Batteries
+    from kfl.scheduling.accounts import Batteries
     from kfl.simulation.fleet import Fleet
     from kfl.simulation.state import RunState
 

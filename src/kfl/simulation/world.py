@@ -21,8 +21,8 @@ from kfl.experiment import Experiment
 from kfl.experiment.availability import open_traces
 from kfl.models import FleetModels, architectures, fleet_from_modules, fleet_from_name, names_widths, read_model
 from kfl.simulation.fleet import DeviceTable
-from kfl.wireless import Cell, sized_cell
-from kfl.wireless.sizing import describe_sized_cell
+from kfl.wireless import Cell
+from kfl.wireless.sizing import describe_sized_cell, sized_cell
 
 if TYPE_CHECKING:
     from kfl.data.dataset import Data

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 SOURCE = Path(__file__).with_name("convolution.cu")
 THREADS = 128
-WARPS = THREADS // 32
 MOST_CHANNELS = 16
 """Four sums for each output channel are kept in registers."""
 MOST_SUMS = 150

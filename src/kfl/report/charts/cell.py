@@ -34,7 +34,7 @@ from kfl.report.figures import (
 )
 from kfl.report.run_data import RunData
 from kfl.report.text import percent, quantity
-from kfl.scheduling import OUTCOMES, describe
+from kfl.scheduling.status import OUTCOMES, describe
 
 # ── Participation ────────────────────────────────────────────────────────────
 

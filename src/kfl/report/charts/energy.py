@@ -33,8 +33,9 @@ from kfl.report.figures import (
 from kfl.report.groups import Bundle, Group, is_alone, over_seeds
 from kfl.report.run_data import BatteryCurves, RunData
 from kfl.report.text import SPACE, about, between, percent, quantity
-from kfl.scheduling import by_part
-from kfl.wireless import ENERGY_PARTS, Cell
+from kfl.scheduling.energy_report import by_part
+from kfl.scheduling.uplink import ENERGY_PARTS
+from kfl.wireless import Cell
 
 MOST_BARS = 150
 """Devices up to which each is a bar of its own; beyond, a line through the sorted devices says the same."""
