@@ -53,9 +53,18 @@ def play(
     for network in NETWORKS:
         entries = [entry for name in conditions for entry in _entries(name, network) if entry.label in methods]
         with ManyDisplay(network) as display:
-            tell = display.on_progress
-            options = {"workers": workers, "keep_runs": False, "on_progress": tell}
-            found.append(compare(entries, seeds, out / network, twins=True, search=SEARCH, **options))
+            found.append(
+                compare(
+                    entries,
+                    seeds,
+                    out / network,
+                    twins=True,
+                    search=SEARCH,
+                    workers=workers,
+                    keep_runs=False,
+                    on_progress=display.on_progress,
+                )
+            )
     return found
 
 
