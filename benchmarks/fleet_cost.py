@@ -2,6 +2,8 @@
 
     python -m benchmarks.fleet_cost --out docs/results/fleet-cost.txt
     python -m benchmarks.fleet_cost --most          how many devices this machine carries, and what gives first
+    python -m benchmarks.fleet_cost --profile       where CPU goes with ten devices: by program, and in the SuperLink
+    python -m benchmarks.fleet_cost --bare          ten of Flower's own SuperNodes, which send a message back
 
 A server and its devices as real processes on 127.0.0.1, with TLS. Devices reach the server through a relay that reads
 along (`benchmarks.relay`). Takes about five minutes on two cores.
@@ -12,14 +14,18 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import statistics
 import tempfile
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from benchmarks.bare_flower import BareFleet
 from benchmarks.machine import machine
 from benchmarks.relay import Relay
 from kfl.algorithms import Algorithm, FedAvg, Kfl
@@ -37,6 +43,16 @@ BEFORE = {
 """As published on 2026-11-15: a process of Flower's per message, 2 devices, 4 rounds, the same machine. At rest there
 were Flower's SuperNode and SuperExec, without PyTorch."""
 SLOW_S = 1.0
+TEN = 10
+BARE_ROUNDS, BARE_BYTES = 4, 680
+PROGRAMS = {
+    b"worker_process": "devices: workers",
+    b"device.node": "devices: nodes",
+    b"superlink_cpu": "SuperLink",
+    b"flwr-serverapp": "server app",
+    b"control_auth": "SuperExec",
+}
+"""What is in a program's command line."""
 LEAST_FREE = 0.1
 
 
@@ -103,17 +119,34 @@ class Relayed(LocalFleet):
         super().start_device(device, key, f"127.0.0.1:{relays[device].port}")
 
 
+class Profiled(LocalFleet):
+    """A fleet whose SuperLink counts where its CPU time goes."""
+
+    @property
+    def samples(self) -> Path:
+        """What the SuperLink's sampler writes."""
+        return self.folder / "superlink-cpu.json"
+
+    def start_superlink(self, wait: bool = True) -> None:
+        """Start it with a sampler."""
+        processes: Any = self.processes
+        start, processes.start = processes.start, self._start
+        self.__dict__["plain_start"] = start
+        try:
+            super().start_superlink(wait)
+        finally:
+            processes.start = start
+
+    def _start(self, name: str, command: Sequence[str], *rest: Any, **more: str) -> Any:
+        words = list(command)
+        at = words.index("kfl_fleet._flower.control_auth")
+        words[at : at + 1] = ["benchmarks.superlink_cpu", str(self.samples)]
+        return self.__dict__["plain_start"](name, words, *rest, **more)
+
+
 def measure(algorithm: Algorithm, devices: int, rounds: int, folder: Path) -> Cost:
     """Run a fleet and watch it."""
-    experiment = Experiment(
-        devices=devices,
-        distinct_classes=False,
-        rounds=rounds,
-        widths=(256,),
-        algorithm=algorithm,
-        scheduler=SCHEDULERS["all"](),
-    )
-    fleet = Relayed(folder, ServerConfig(experiment, FleetSettings()))
+    fleet = Relayed(folder, ServerConfig(experiment_of(algorithm, devices, rounds), FleetSettings()))
     with fleet:
         relays: list[Relay] = list(fleet.__dict__["relays"].values())
         sampler = Sampler(fleet)
@@ -128,8 +161,7 @@ def measure(algorithm: Algorithm, devices: int, rounds: int, folder: Path) -> Co
         resting = sampler.look().values()
     for relay in relays:
         relay.close()
-    facts = [json.loads(line) for line in (fleet.run_folder / "fleet.jsonl").read_text().splitlines()]
-    answers = [answer for fact in facts for answer in fact["answers"].values() if "bytes" in answer]
+    facts, answers = facts_of(fleet), answers_of(fleet)
     (begin, first), (end, last) = counted[0], counted[-1]
     per = max(sum(len(fact["answers"]) for fact in facts[begin:end]), 1)  # an algorithm may not choose all devices
     kinds = {
@@ -150,6 +182,28 @@ def measure(algorithm: Algorithm, devices: int, rounds: int, folder: Path) -> Co
         kinds={kind: (counts[0], counts[1], counts[2]) for kind, counts in kinds.items() if counts[0] > 0},
         content=int(answers[-1]["bytes"]),
     )
+
+
+def experiment_of(algorithm: Algorithm, devices: int, rounds: int) -> Experiment:
+    """What is played."""
+    return Experiment(
+        devices=devices,
+        distinct_classes=False,
+        rounds=rounds,
+        widths=(256,),
+        algorithm=algorithm,
+        scheduler=SCHEDULERS["all"](),
+    )
+
+
+def facts_of(fleet: LocalFleet) -> list[dict[str, Any]]:
+    """Real times and sizes of each round."""
+    return [json.loads(line) for line in (fleet.run_folder / "fleet.jsonl").read_text().splitlines()]
+
+
+def answers_of(fleet: LocalFleet) -> list[dict[str, Any]]:
+    """Those of each answer."""
+    return [answer for fact in facts_of(fleet) for answer in fact["answers"].values() if "bytes" in answer]
 
 
 def table(name: str, costs: dict[int, Cost]) -> list[str]:
@@ -178,6 +232,62 @@ def table(name: str, costs: dict[int, Cost]) -> list[str]:
         row(f"  {kind}", "", [f"{count:.1f} × {up / max(count, 1e-9):,.0f} up" for count, up, _ in told])
     head = f"{name:<36}{'2026-11-15':>14}" + "".join(f"{f'{devices} devices':>18}" for devices in costs)
     return [head, *(f"{t:<36}{o:>14}" + "".join(f"{v:>18}" for v in vs) for t, (o, vs) in rows.items()), ""]
+
+
+def profile(rounds: int) -> list[str]:
+    """CPU time per round of each program of a fleet of ten, and of the parts of its SuperLink."""
+    with tempfile.TemporaryDirectory(prefix="kfl-cost-") as folder:
+        fleet = Profiled(Path(folder) / "fleet", ServerConfig(experiment_of(Kfl(), TEN, rounds), FleetSettings()))
+        with fleet:
+            looks = []
+            for _ in fleet.rounds(patience_s=240, restart=False):
+                looks.append((len(fleet.history()), cpu_s(fleet), samples(fleet)))
+        answers = answers_of(fleet)
+    (begin, first, before), (end, last, after) = looks[0], looks[-1]
+    rounds = max(end - begin, 1)
+    median_s = statistics.median(float(answer["seconds"]) for answer in answers)
+    lines = [f"{TEN} devices, kfl, no relay: message to answer {median_s:.2f} s", "", "CPU per round, ms"]
+    lines += [f"  {name:<40}{1e3 * (last[name] - first.get(name, 0.0)) / rounds:>8.0f}" for name in sorted(last)]
+    for title, kind in (("by part of the program", "parts"), ("by request", "requests")):
+        spent = {name: value - before[kind].get(name, 0.0) for name, value in after[kind].items()}
+        lines += ["", f"SuperLink {title}, ms per round"]
+        for name, value in sorted(spent.items(), key=lambda pair: -pair[1]):
+            lines.append(f"  {name:<40}{1e3 * value / rounds:>8.0f}")
+    return lines
+
+
+def samples(fleet: Profiled) -> dict[str, dict[str, float]]:
+    """What the SuperLink's sampler has counted by now."""
+    found: dict[str, dict[str, float]] = json.loads(fleet.samples.read_text())
+    return found
+
+
+def cpu_s(fleet: LocalFleet) -> dict[str, float]:
+    """CPU seconds by program; of devices all together."""
+    found: dict[str, float] = defaultdict(float)
+    ticks = os.sysconf("SC_CLK_TCK")
+    for process in marked(fleet.processes.mark):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            folder = Path("/proc") / str(process)
+            words = (folder / "cmdline").read_bytes()
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            name = next((name for mark, name in PROGRAMS.items() if mark in words), "other")
+            found[name] += (int(fields[11]) + int(fields[12])) / ticks
+    return dict(found)
+
+
+def bare(rounds: int, size: int) -> list[str]:
+    """Seconds from message to answer with Flower's own SuperNodes."""
+    with tempfile.TemporaryDirectory(prefix="kfl-cost-") as folder:
+        fleet = BareFleet(Path(folder) / "fleet", ServerConfig(experiment_of(Kfl(), TEN, 1), FleetSettings()))
+        answers = fleet.measure(rounds, size)
+    if len(answers) < 2:
+        return [f"Flower's own app with {TEN} SuperNodes: no answers"]
+    low, median, high = statistics.quantiles(answers, n=4)
+    return [
+        f"Flower's own app with {TEN} SuperNodes, {size:,} bytes there and back, nothing trained: message to answer "
+        f"{median:.2f} s ({low:.2f} to {high:.2f}), {len(answers)} answers"
+    ]
 
 
 def most(rounds: int) -> list[str]:
@@ -210,14 +320,23 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--devices", type=int, nargs="+", default=[3, 10])
+    parser.add_argument("--algorithms", nargs="+", choices=("kfl", "fedavg"), default=["kfl", "fedavg"])
     parser.add_argument("--most", action="store_true")
+    parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--bare", action="store_true")
     options = parser.parse_args()
     text = [f"python -m benchmarks.fleet_cost; {options.rounds} rounds; {machine()}", ""]
     if options.most:
         text += most(options.rounds)
         print(text[-1])
+    elif options.profile or options.bare:
+        text += profile(options.rounds) if options.profile else []
+        text += bare(BARE_ROUNDS, BARE_BYTES) if options.bare else []
+        print("\n".join(text[1:]))
     else:
         for algorithm in (Kfl(), FedAvg(learning_rate=0.05)):
+            if algorithm.name not in options.algorithms:
+                continue
             costs = {}
             for devices in options.devices:
                 with tempfile.TemporaryDirectory(prefix="kfl-cost-") as folder:

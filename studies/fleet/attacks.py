@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from kfl_fleet._flower import protobuf as pb
@@ -26,11 +27,14 @@ from kfl_fleet._flower.fleet_api import AwayError, FleetApi, StatusError
 from kfl_fleet._flower.objects import Incoming, Outgoing, reply
 from kfl_fleet.messages.frames import pack
 from kfl_fleet.server.messaging import Answer
+from studies.fleet.exhaustion import crowd, failing, forged, half_sent, newcomer, strange, together
 from studies.fleet.member import SMALL, Member, attacks
 from studies.fleet.superlink import SuperLink, superlink
 
 DEADLINE_S = 5.0
 MOST_UPLOAD = 64 << 20
+LOOK_S = 0.2
+"""Between two looks of the honest device."""
 
 
 def main() -> int:
@@ -44,9 +48,9 @@ def main() -> int:
     head = ("tried", "outcome", "took, s", "honest, s", "database")
     rows.append("{:<52}{:<24}{:>8}{:>11}{:>11}".format(*head))
     broken = 0
-    with tempfile.TemporaryDirectory(prefix="kfl-attacks-") as place, superlink(Path(place), members=7) as link:
+    with tempfile.TemporaryDirectory(prefix="kfl-attacks-") as place, superlink(Path(place), members=23) as link:
         for name, outcome, took_s, honest_s, grown in run(link, options.slow_s):
-            bad = honest_s is None or outcome == "taken"
+            bad = honest_s is None or outcome.startswith("taken")
             broken += bad
             honest = "none" if honest_s is None else f"{honest_s:.2f}"
             rows.append(
@@ -87,7 +91,16 @@ def all_attempts(link: SuperLink, member: Member, slow_s: float = 40.0) -> dict[
     found["an answer after its time"] = lambda: late(link, member)
     found["the same key from a second node"] = lambda: second(link)
     found["the largest upload to each of 8 questions"] = lambda: fullest(link, member)
-    found["five members flood for 20 s"] = lambda: crowd(link)
+    for count in (5, 20):
+        found[f"{count} members flood for 20 s"] = partial(flooded, link, count)
+    found["five largest uploads in the honest one's round"] = lambda: together(link, list(range(2, 7)))
+    found["8 largest uploads, half of each sent"] = lambda: half_sent(member)
+    found["another value in each field of an answer"] = lambda: strange(
+        link, member, questioned(link, member, "strange")
+    )
+    found["700 requests in the honest device's name"] = lambda: forged(link)
+    found["strangers flood while a device comes online"] = lambda: newcomer(link, len(link.keys) - 1)
+    found["300 requests that fail"] = lambda: failing(member)
     found["20 requests byte by byte"] = lambda: member.slowly(slow_s)
     return found
 
@@ -221,28 +234,9 @@ def fullest(link: SuperLink, member: Member) -> str:
     return f"{taken} of 8 taken"
 
 
-def crowd(link: SuperLink) -> str:
-    """Members that all do what one does in a flood."""
-    over = threading.Event()
-    taken: list[str] = []
-
-    def flood(key: Path) -> None:
-        one = Member(link.address, link.authority, key)
-        one.activate()
-        while not over.is_set():
-            taken.append(one.flood(20))
-
-    threads = [threading.Thread(target=flood, args=(key,), daemon=True) for key in link.keys[2:7]]
-    for thread in threads:
-        thread.start()
-    slowest_s = 0.0
-    end = time.monotonic() + 20.0
-    while time.monotonic() < end:
-        slowest_s = max(slowest_s, honest_answer_s(link) or DEADLINE_S)
-    over.set()
-    for thread in threads:
-        thread.join()
-    return f"slowest {slowest_s:.1f} s beside {20 * len(taken)}"
+def flooded(link: SuperLink, members: int) -> str:
+    """Members beside an honest device that is asked without a pause."""
+    return crowd(link, list(range(2, 2 + members)), lambda: honest_answer_s(link) or DEADLINE_S)
 
 
 @contextmanager
@@ -253,10 +247,10 @@ def honest_device(link: SuperLink) -> Iterator[None]:
 
     def live() -> None:
         for look in itertools.count():
-            if over.wait(0.1):
+            if over.wait(LOOK_S):
                 break
             try:
-                if look % 100 == 99:
+                if look % 50 == 49:
                     device.heartbeat()
                 if (question := device.pull()) is not None:
                     device.push(question.run, reply(question, SMALL, 0.1), 0.0)

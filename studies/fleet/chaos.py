@@ -85,7 +85,7 @@ class Tally:
             "  faults: " + ", ".join(f"{self.faults[kind]} {kind}" for kind in WEIGHTS if self.faults[kind]),
             "  started again: " + ", ".join(f"{count} {name}" for name, count in sorted(self.restarts.items())),
             f"  the malicious member tried {self.tried.total()} things: "
-            + ", ".join(f"{count} {name}" for name, count in self.tried.most_common(12)),
+            + ", ".join(f"{count} {name}" for name, count in sorted(self.tried.items())),
             "  checks: " + ", ".join(f"{self.checked[name]} {name}" for name in INVARIANTS),
             *(f"  VIOLATION of {name}: {sentence}" for name, sentence in self.violations),
         ]

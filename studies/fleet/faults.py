@@ -40,6 +40,8 @@ WEIGHTS = {
     "member: slow bytes": 2,
     "member: replays": 2,
 }
+LEAST_HARM_S = 8.0
+"""Below that a member has hardly come online."""
 LONG = 0.08
 """Share of faults that outlast the minute after which Flower calls a device gone."""
 
@@ -76,6 +78,7 @@ def draw(random: Random, fleet: ChaosFleet, now_s: float) -> Fault:
     if kind.startswith(("kill", "pause", "power")):
         begin, end, target = _of_process(kind, fleet, device)
     elif kind in HARM:
+        lasts_s = max(lasts_s, LEAST_HARM_S)
         begin, end, target = partial(fleet.begin_mischief, kind), fleet.end_mischief, "another member"
     elif kind == "connections cut":
         begin = fleet.relays[device].cut

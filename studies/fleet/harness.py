@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from kfl.core.errors import KflError
+from kfl_fleet._flower.objects import Incoming
 from kfl_fleet.local.fleet import RESTART_S, LocalFleet
 from kfl_fleet.local.processes import ProcessGroup
 from kfl_fleet.project.certificates import make_device_key
@@ -96,6 +97,7 @@ class ChaosFleet(LocalFleet):
         self.restarts: Counter[str] = Counter()
         self.tried: Counter[str] = Counter()
         self.mischief: Mischief | None = None
+        self.asked: Incoming | None = None
         self._submission: threading.Thread | None = None
         self._served_s = time.monotonic()
         self._submitted = 0.0
@@ -124,13 +126,14 @@ class ChaosFleet(LocalFleet):
     def begin_mischief(self, kind: str) -> None:
         """Let the member with no data do one kind of harm."""
         self.end_mischief()
-        self.mischief = Mischief(self.address, self.authority, self.member_key.private, kind)
+        self.mischief = Mischief(self.address, self.authority, self.member_key.private, kind, self.asked)
 
     def end_mischief(self) -> None:
         """End it."""
         if self.mischief is not None:
             self.mischief.end()
             self.tried += self.mischief.tried
+            self.asked = self.mischief.last
             self.mischief = None
 
     def __exit__(self, *_: object) -> None:

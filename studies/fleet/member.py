@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from math import inf
+from math import inf, nan
 from pathlib import Path
 
 import torch
@@ -35,10 +35,8 @@ class Member(FleetApi):
         """Send a request as it is; what became of it."""
         try:
             self._call(name, body)
-        except StatusError as problem:
-            return f"refused, {problem.status}"
-        except (AwayError, KflError) as problem:
-            return "refused, " + (str(problem).rpartition("status ")[2].rstrip(").") or "no answer")
+        except KflError as problem:
+            return outcome(problem)
         return "taken"
 
     def come(self) -> str:
@@ -59,12 +57,16 @@ class Member(FleetApi):
             time.sleep(0.05)
         return None
 
+    def line(self) -> ssl.SSLSocket:
+        """A connection of its own."""
+        plain = socket.create_connection((self.host, self.port), timeout=5.0)
+        return self._tls.wrap_socket(plain, server_hostname=self.host)
+
     def slowly(self, seconds: float, connections: int = 20) -> str:
         """Send requests byte by byte on several connections; how many were ended."""
         lines: list[ssl.SSLSocket | None] = []
         for _ in range(connections):
-            plain = socket.create_connection((self.host, self.port), timeout=5.0)
-            line = self._tls.wrap_socket(plain, server_hostname=self.host)
+            line = self.line()
             line.sendall(self._head("pull-messages", 60_000))
             lines.append(line)
         end = time.monotonic() + seconds
@@ -94,13 +96,14 @@ class Member(FleetApi):
 class Mischief:
     """A member that does one kind of harm for a while, in a thread, whatever the server answers."""
 
-    def __init__(self, address: str, authority: Path, key: Path, kind: str) -> None:
+    def __init__(self, address: str, authority: Path, key: Path, kind: str, last: Incoming | None = None) -> None:
         self.member, self.harm = Member(address, authority, key), HARM[kind]
         self.over = threading.Event()
         self.tried: Counter[str] = Counter()
         """What was tried and became of it."""
         self.said: list[Outgoing] = []
-        self.last: Incoming | None = None
+        self.last = last
+        """What it was asked last, by an earlier one of its kind maybe."""
         self._thread = threading.Thread(target=self._live, daemon=True)
         self._thread.start()
 
@@ -124,36 +127,40 @@ class Mischief:
             self.member.deactivate()
         self.member.close()
 
-    def question(self) -> Incoming | None:
-        """What it is asked, if it is asked within a few seconds."""
-        return self.member.waiting(3.0)
+    def question(self) -> Incoming:
+        """What it is asked, if it is asked within a second; what it was asked last; or a question of its own."""
+        self.last = self.member.waiting(1.0) or self.last
+        return self.last or invented(self.member)
 
     def trees(self) -> None:
-        """Everything that `attacks` tries, with every question, and with the last one where none comes."""
-        self.last = self.question() or self.last
-        if (question := self.last) is not None:
-            for name, attempt in attacks(self.member, question, question.node ^ 1, 64 << 20).items():
-                self.tried[f"{name}: {attempt()}"] += 1
+        """Everything that `attacks` tries."""
+        question = self.question()
+        for name, attempt in attacks(self.member, question, question.node ^ 1, 64 << 20).items():
+            self.tried[f"{name}: {attempt()}"] += 1
+        self.over.wait(1.0)
 
     def floods(self) -> None:
         """Requests as fast as they go, and uploads that nobody announced."""
-        self.tried[self.member.flood(50)] += 1
-        self.tried[self.member.ask("push-object", pb.message(4, bytes(1 << 20)))] += 1
+        for _ in range(50):
+            self.tried[f"a look: {self.member.ask('pull-messages', self.member._own())}"] += 1
+        upload = self.member._own() + pb.message(4, bytes(1 << 20))
+        self.tried[f"an upload that nobody announced: {self.member.ask('push-object', upload)}"] += 1
 
     def drips(self) -> None:
         """Requests byte by byte."""
-        self.tried[self.member.slowly(8.0, 12)] += 1
+        self.tried["12 requests byte by byte: " + self.member.slowly(8.0, 12)] += 1
 
     def replays(self) -> None:
         """The same answer again and again, with old ones of other questions, infinite numbers and empty arrays."""
-        if (question := self.question()) is None:
-            return
+        question = self.question()
         strange = {"kind": "profile", "device": 0, "samples": 2**53, "gain": 1e308}
         self.said = [*self.said[-20:], reply(question, pack(strange, {"x": EMPTY, "y": INFINITE}), 0.1)]
         for answer in (*self.said, self.said[-1]):
-            with contextlib.suppress(StatusError):
+            try:
                 self.member.push(question.run, answer, 0.1)
-                self.tried["pushed"] += 1
+                self.tried["an answer again: taken"] += 1
+            except (StatusError, AwayError) as problem:
+                self.tried[f"an answer again: {outcome(problem)}"] += 1
 
 
 HARM = {
@@ -162,6 +169,20 @@ HARM = {
     "member: slow bytes": Mischief.drips,
     "member: replays": Mischief.replays,
 }
+
+
+def outcome(problem: KflError) -> str:
+    """What became of a request that was not taken."""
+    if isinstance(problem, StatusError):
+        return f"refused, {problem.status}"
+    status = str(problem).rpartition("status ")[2].rstrip(").")
+    return f"refused, {status if status.isdigit() else 'no answer'}"
+
+
+def invented(member: Member) -> Incoming:
+    """A question that nobody asked, for a member that is asked nothing."""
+    node = member._node
+    return Incoming(1, "d" * 64, SUPERLINK, node, "0", "query", time.time(), 60.0, None, ())
 
 
 def _ended(line: ssl.SSLSocket) -> bool:
@@ -243,6 +264,10 @@ def attacks(member: Member, question: Incoming, other: int, most: int) -> Mappin
         ),
         "metadata twice, the first in another's name": lambda: member.push_raw(
             twice(answer.envelope, other), answer.tree
+        ),
+        "a working time that is no number": lambda: member.ask(
+            "push-messages",
+            own + pb.message(2, answer.envelope) + pb.message(3, answer.tree) + pb.message(4, pb.DOUBLE.pack(nan)),
         ),
         "no message": lambda: member.ask("push-messages", own),
         "two messages": lambda: member.ask(

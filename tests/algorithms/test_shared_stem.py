@@ -82,14 +82,9 @@ def test_networks_with_nothing_to_share_are_refused_in_words_that_name_what_woul
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"bits_per_value": 0}, "bits_per_value"),
-        ({"bits_per_value": 33}, "bits_per_value"),
-        ({"bits_down": 0}, "bits_down"),
-        ({"budget_bits": 0}, "budget_bits"),
         ({"pull": "magnet"}, "one of none, random, simplex, knowledge"),
         ({"bits_per_value": 1, "aggregation": "median"}, "signs alone leave a median nothing to choose from"),
         ({"bits_per_value": 1, "aggregation": "trimmed"}, "mean or clip"),
-        ({"noise_multiplier": 1.0}, "clip_norm"),
         ({"noise_multiplier": 1.0, "clip_norm": 1.0, "pull": "knowledge"}, "class means would be sent without noise"),
     ],
 )

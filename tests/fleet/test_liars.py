@@ -20,8 +20,10 @@ from kfl_fleet._flower.records import from_record
 from kfl_fleet.messages.frames import to_tensors, unpack
 from kfl_fleet.messages.profile import Profile
 from kfl_fleet.server.claim_limits import believe
+from kfl_fleet.server.messaging import Courier
+from kfl_fleet.server.roster import Roster
 from kfl_fleet.server.status import read_status
-from tests.fleet.conftest import serve
+from tests.fleet.conftest import Node, serve
 from tests.fleet.messages import changed, round_of, table_of, with_array
 from tests.fleet.test_secure_fleet import SECURE, experiment, keep_warm
 
@@ -287,3 +289,21 @@ def test_a_claim_of_all_samples_of_the_world_does_not_spoil_an_unseen_sum(loop, 
     for name, value in found["plain"].items():
         assert np.abs(value).max() > 0
         np.testing.assert_allclose(found["masked"][name], value, atol=0.05)
+
+
+def test_nodes_that_never_answer_hold_rounds_up_for_a_tenth_of_the_time_at_most(loop, small):
+    """Ten members take turns in being online and silent: a round begins only when who is there was asked."""
+    grid, config = loop(small(rounds=1, widths=(16,)), profile_deadline_s=60.0)
+    grid.twist = lambda device, asked, reply: None
+    roster, courier = Roster(config, "a run", clock=grid.clock), Courier(grid, 0.5, grid.clock)
+    silent = [2000 + number for number in range(10)]
+    waited_s, began_s = 0.0, grid.clock.now()
+    for look in range(5000):
+        grid.online = {silent[look % 10]: Node(silent[look % 10])}
+        before_s = grid.clock.now()
+        assert roster.muster(courier, courier.nodes()) == []
+        waited_s += grid.clock.now() - before_s
+        grid.skip(1.0)
+    first_s = len(silent) * 60.0
+    assert first_s <= waited_s <= first_s + 0.12 * (grid.clock.now() - began_s)
+    assert len(roster.refused) == len(silent)

@@ -1,31 +1,36 @@
 """What one admitted member sends to a real SuperLink before anything is judged; an honest device answers beside it."""
 
+import gc
 import logging
 import threading
 
 import pytest
 
 from kfl_fleet._flower import protobuf as pb
-from kfl_fleet._flower.fleet_api import FleetApi
+from kfl_fleet._flower.fleet_api import FleetApi, StatusError
 from kfl_fleet._flower.objects import reply
 from kfl_fleet.messages.frames import pack
 from kfl_fleet.server.messaging import Answer
 from studies.fleet.attacks import all_attempts, honest_answer_s, honest_device
+from studies.fleet.exhaustion import newcomer
 from studies.fleet.member import SMALL, Member
 from studies.fleet.superlink import superlink
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the SuperLink's own libraries
 SLOW = {
     *("the record of the server's next question", "3000 looks at once", "20 requests byte by byte"),
-    *("the largest upload to each of 8 questions", "five members flood for 20 s"),
+    *("the largest upload to each of 8 questions", "5 members flood for 20 s", "20 members flood for 20 s"),
+    *("five largest uploads in the honest one's round", "8 largest uploads, half of each sent"),
+    *("300 requests that fail", "strangers flood while a device comes online"),
 }
 
 
 @pytest.fixture(scope="module")
 def link(tmp_path_factory):
     logging.disable(logging.CRITICAL)
-    with superlink(tmp_path_factory.mktemp("superlink"), members=3) as found:
+    with superlink(tmp_path_factory.mktemp("superlink"), members=5) as found:
         yield found
+    gc.collect()  # connections that members left open complain here, where such warnings are ignored
     logging.disable(logging.NOTSET)
 
 
@@ -71,6 +76,28 @@ def test_server_can_send_a_record_again_though_a_member_announced_objects_below_
     member.close()
 
 
+def test_device_that_waits_has_its_message_with_one_look(link):
+    device, found, looks = FleetApi(link.address, link.authority, link.keys[1]), {}, []
+    node, call = device.activate(), device._call
+    device._call = lambda name, *rest, **more: (looks.append(name), call(name, *rest, **more))[1]
+    content = {1: (node, pack({"kind": "round"}, {}))}
+
+    def ask():
+        link.grid.get_nodes()  # the look is on its way
+        found.update(link.courier().ask(content, "train", "0", 8.0, 1 << 20))
+
+    thread = threading.Timer(0.3, ask)
+    thread.start()
+    question = device.pull(10)
+    assert looks == ["pull-messages"] and question.kind == "train"
+    assert device.pull_object(question.run, question.records[0]) is not None, "its records are there"
+    device.push(question.run, reply(question, SMALL, 0.1), 0.0)
+    thread.join()
+    assert isinstance(found[1], Answer)
+    device.deactivate()
+    device.close()
+
+
 def test_server_waits_for_an_upload_that_takes_longer_than_a_look(link):
     """A slow radio: the answer is announced, and its records come half a second later."""
     device = FleetApi(link.address, link.authority, link.keys[1])
@@ -93,3 +120,22 @@ def test_server_waits_for_an_upload_that_takes_longer_than_a_look(link):
     thread.join()
     assert isinstance(found[1], Answer), found
     device.close()
+
+
+def test_registered_device_comes_online_though_strangers_flood(link):
+    assert newcomer(link, 3).startswith("online")
+
+
+def test_superlink_takes_no_larger_upload_than_the_round_asked_for(link):
+    """The server app says with its question how much an answer can hold; the SuperLink believes it at once."""
+    member = Member(link.address, link.authority, link.keys[4])
+    member.activate()
+    found, content = {}, {4: (link.nodes[4], pack({"kind": "round"}, {}))}
+    thread = threading.Thread(target=lambda: found.update(link.courier().ask(content, "train", "0", 3.0, 1 << 10)))
+    thread.start()
+    question = member.waiting()
+    with pytest.raises(StatusError, match="at most"):
+        member.push(question.run, reply(question, (bytes(1 << 18),), 0.1), 0.1)
+    thread.join()
+    member.deactivate()
+    member.close()

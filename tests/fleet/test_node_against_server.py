@@ -9,13 +9,16 @@ import subprocess
 import threading
 import time
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 
 import pytest
 
 from kfl.core.errors import KflError
 from kfl_fleet._flower import protobuf as pb
 from kfl_fleet._flower.fleet_api import AwayError, FleetApi, StatusError
-from kfl_fleet.device.node import NodeOptions, command
+from kfl_fleet.device import node as node_module
+from kfl_fleet.device.node import Node, NodeOptions, command
 from kfl_fleet.project.certificates import make_authority, make_device_key, make_server_certificate
 
 ONLINE = pb.uint(1, 7)
@@ -37,8 +40,9 @@ def keys(tmp_path_factory):
 
 
 @contextmanager
-def serving(keys, behave):
+def serving(keys, behave, heads=None):
     """A TLS server; `behave` yields what it sends to each request, whole or in pieces, given the request's name."""
+    heads = [] if heads is None else heads
     with socket.create_server(("127.0.0.1", 0)) as door:
 
         def talk(plain):
@@ -48,6 +52,7 @@ def serving(keys, behave):
                     waiting += more
                     while b"\r\n\r\n" in waiting:
                         head, _, rest = waiting.partition(b"\r\n\r\n")
+                        heads.append(head)
                         length = int(re.search(rb"Content-Length: (\d+)", head)[1])
                         if len(rest) < length:
                             break
@@ -167,3 +172,54 @@ def test_superlink_with_a_new_authority_is_one_sentence(keys, tmp_path):
         pytest.raises(KflError, match=r"keys/ca\.crt on"),
     ):
         FleetApi(address, other.public, keys[1]).activate()
+
+
+@pytest.mark.parametrize("ahead_s", [3600, -3600, 0])
+def test_device_signs_with_the_servers_time_where_its_own_clock_is_wrong(keys, ahead_s):
+    date = format_datetime(datetime.now(UTC) + timedelta(seconds=ahead_s), usegmt=True)
+    heads = []
+    with serving(keys, lambda _: answer(b"", "200 OK", f"Date: {date}"), heads) as address:
+        node = FleetApi(address, keys[0], keys[1])
+        for _ in range(2):
+            assert node.pull() is None
+        node.close()
+    stated = [re.search(rb"flwr-timestamp: (\S+)", head)[1].decode() for head in heads]
+    signed = [datetime.strptime(moment, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC) for moment in stated]
+    assert abs((signed[1] - signed[0]).total_seconds() - ahead_s) < 60
+    assert node.clock_is_off == bool(ahead_s) and abs(node.now_s() - signed[1].timestamp()) < 60
+
+
+def test_device_is_not_ended_by_a_clock_that_is_set_while_it_is_online(keys):
+    """The server refuses what was signed an hour ago, or in an hour, and says what time it is."""
+    ahead_s, heads = [0.0], []
+
+    def behave(_):
+        moment = datetime.now(UTC) + timedelta(seconds=ahead_s[0])
+        signed = re.search(rb"flwr-timestamp: (\S+)", heads[-1])[1].decode()
+        off_s = (datetime.strptime(signed, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC) - moment).total_seconds()
+        date = f"Date: {format_datetime(moment, usegmt=True)}"
+        if abs(off_s) > 60:
+            return answer(b'{"detail": "Invalid SuperNode authentication"}', "401 Unauthorized", date)
+        return answer(b"", "200 OK", date)
+
+    with serving(keys, behave, heads) as address:
+        node = FleetApi(address, keys[0], keys[1])
+        for ahead_s[0] in (0.0, 3600.0, -3600.0, 0.0):
+            assert node.pull() is None
+        node.close()
+    assert len(heads) == 7
+    unknown = answer(b'{"detail": "Invalid SuperNode authentication"}', "401 Unauthorized")
+    with api(keys, lambda _: unknown) as node, pytest.raises(StatusError, match="401"):
+        node.pull()
+
+
+def test_second_node_with_the_same_key_knocks_and_gives_up_in_a_sentence(keys, tmp_path, monkeypatch):
+    monkeypatch.setattr(node_module, "ENTER_S", 0.2)
+    monkeypatch.setattr(node_module, "KNOCK_S", 0.05)
+    there = answer(b'{"detail": "Failed to activate SuperNode."}', "412 Precondition Failed")
+    asked = []
+    with serving(keys, lambda name: asked.append(name) or there) as address:
+        second = Node(NodeOptions(address, str(keys[0]), str(keys[1]), 0, str(tmp_path)))
+        with pytest.raises(KflError, match="does not admit this device"):
+            second.run()
+    assert asked.count("activate-node") > 1

@@ -79,6 +79,36 @@ def test_any_type_in_any_place_is_a_sentence_or_no_matter(finished, judged, tmp_
     assert refused or name == "trail.jsonl", "a page shows what it can of a trail"
 
 
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("compared") / "all"
+    entries = {"kfl": TINY, "local": replace(TINY, algorithm=kfl.Local())}
+    kfl.compare(entries, [0, 1], folder, dataset=data(), keep_runs=False)
+    (folder / "diverged.jsonl").write_text(
+        '{"digest": "abc", "run": "fedavg, seed 0", "problem": "Training diverged."}\n'
+    )
+    return folder
+
+
+@pytest.mark.parametrize("name", ["study.json", "results.jsonl", "diverged.jsonl"])
+def test_any_type_in_any_place_of_a_comparison_is_a_sentence_or_no_matter(compared, judged, tmp_path, name):
+    folder, draw = tmp_path / "all", random.Random(name)
+    shutil.copytree(compared, folder)
+    text = (folder / name).read_text()
+    first, *others = text.splitlines() if name.endswith("l") else (text,)
+    refused = 0
+    for place in places(json.loads(first)):
+        for new in draw.sample(VALUES, 4):
+            lines = [json.dumps(changed(json.loads(first), place, new)), *others]
+            (folder / name).write_text("\n".join(lines) + "\n")
+            actions = [
+                lambda: repr(kfl.Comparison.load(folder)),
+                lambda: kfl.Comparison.load(folder).to_csv(tmp_path / "t"),
+            ]
+            refused += sum(isinstance(judged(action), KflError) for action in actions)
+    assert refused
+
+
 def test_resume_says_that_the_note_of_its_options_is_damaged(finished, tmp_path, capsys):
     shutil.copytree(finished, tmp_path / "run")
     (tmp_path / "run" / "job.json").write_text('{"models": "no"}')

@@ -91,7 +91,7 @@ def _facts(line: Record) -> dict[str, str]:
     if given is not None:
         network = [str(given.get("model", ""))] if "model" in given else []
         facts["networks"] = " ".join([*network, *([f"width {in_words(widths)}"] if widths else [])]) or "auto"
-        facts["inputs"] = str(line["inputs"])
+        facts |= {"inputs": str(line["inputs"])} if "inputs" in line else {}
         budget = line.get("budget_j")
         facts["cell and budget" if line["radio"] else "radio"] = (
             (f"{quantity(budget, 'J')} a round" if budget else "no budget") if line["radio"] else "none"

@@ -16,6 +16,20 @@ from kfl._version import __version__
 from kfl.core.config import flatten
 from kfl.core.errors import RunFolderError
 from kfl.core.files import read_regular, write_atomic
+from kfl.core.kinds import (
+    ANY_NUMBER,
+    COUNT,
+    NUMBER,
+    SWITCH,
+    TABLE,
+    TEXT,
+    Fields,
+    Kind,
+    first_wrong,
+    is_number,
+    list_of,
+    or_null,
+)
 from kfl.core.parse import parse_json
 from kfl.experiment import Experiment, identity_fields
 from kfl.scheduling import Status
@@ -32,6 +46,33 @@ MOST_BYTES = 1 << 30
 """Of a file of results: some hundred thousand runs."""
 MOST_POINTS = 200
 """Points of a curve that are kept, so that a line stays small however many rounds a run has."""
+BY_REASON: Kind = (
+    "an object of numbers",
+    lambda value: isinstance(value, dict) and all(is_number(count) for count in value.values()),
+)
+FIELDS: Fields = {
+    **dict.fromkeys(("digest", "label", "algorithm", "dataset", "model", "scheduler"), TEXT),
+    **dict.fromkeys(("inputs", "note", "kfl", "condition"), TEXT),
+    **dict.fromkeys(("settings", "scheduler_settings", "experiment"), TABLE),
+    **dict.fromkeys(("seed", "devices", "tested_devices", "rounds", "rounds_with_nobody", "diverged"), COUNT),
+    **dict.fromkeys(("devices_never_chosen", "devices_over_budget", "classes"), COUNT),
+    **dict.fromkeys(("accuracy", "worst_tenth", "energy_j", "upload_energy_j", "time_s", "wall_s"), NUMBER),
+    **dict.fromkeys(("bits_up", "bits_down", "devices_per_round", "held_classes"), NUMBER),
+    **dict.fromkeys(("budget_j", "largest_use_of_budget"), ANY_NUMBER),
+    **dict.fromkeys(("radio", "hard_budget"), SWITCH),
+    **dict.fromkeys(("kept_out", "nobody_kept_out"), BY_REASON),
+    "widths": list_of(COUNT),
+}
+"""What stands in a line of results."""
+SETTINGS: Fields = dict.fromkeys(("bits_per_value", "mean_bits"), or_null(COUNT))
+"""Those of an algorithm's that are read here."""
+CURVE: Fields = dict.fromkeys(("accuracy", *AXES), list_of(NUMBER))
+NEEDED: tuple[str, ...] = (
+    *("digest", "algorithm", "settings", "seed", "dataset", "devices", "rounds", "scheduler", "radio", "hard_budget"),
+    *("note", "devices_per_round", "accuracy", "worst_tenth", "energy_j", "time_s", "bits_up", "rounds_with_nobody"),
+    *("why_nobody", "devices_over_budget", "curve"),
+)
+"""What a comparison cannot do without, and no version of `kfl compare` left out."""
 
 
 def record(experiment: Experiment, history: History, note: str = "", label: str | None = None) -> Record:
@@ -149,6 +190,36 @@ def _commonest(statuses: Iterable[Status]) -> dict[str, Any] | None:
     return dict(json.loads(counted[0][0])) if counted else None
 
 
+def check_results(file: Path, lines: Sequence[Record], needed: tuple[str, ...] = ()) -> Sequence[Record]:
+    """Return lines of `kfl compare` whose fields are what they must be; RunFolderError names the first that is not."""
+    for number, line in enumerate(lines, 1):
+        if wrong := _wrong(line, needed):
+            raise RunFolderError(f"{file} is damaged (result {number}: {wrong}).")
+    return lines
+
+
+def _wrong(line: Record, needed: tuple[str, ...]) -> str:
+    """What is wrong with a line of results; empty where nothing is."""
+    if wrong := first_wrong(line, FIELDS, needed):
+        return wrong
+    if "curve" not in line:
+        return ""
+    if wrong := first_wrong(line.get("settings", {}), SETTINGS):
+        return f"settings.{wrong}"
+    if not isinstance(line["curve"], dict):
+        return "curve is not an object"
+    if wrong := first_wrong(line["curve"], CURVE, ("rounds", "accuracy", "joules") if needed else ()):
+        return f"curve.{wrong}"
+    if len({len(line["curve"][axis]) for axis in CURVE if axis in line["curve"]}) > 1:
+        return "the lists of its curve have different lengths"
+    try:
+        if line.get("why_nobody"):
+            Status.from_dict(line["why_nobody"])
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return "why_nobody is not a status"
+    return ""
+
+
 def write_records(path: Path, records: Iterable[Record]) -> None:
     """Write lines of JSON, all of them or none; compressed where the file's name ends in .gz."""
     data = "".join(json.dumps(line, allow_nan=False) + "\n" for line in records).encode()
@@ -172,7 +243,7 @@ def read_records(path: Path) -> list[Record]:
     lines = read_lines(file, "kfl compare", ("curve", "digest"))
     if not lines:
         raise RunFolderError(f"{file} holds no results of kfl compare.")
-    return lines
+    return list(check_results(file, lines, NEEDED))
 
 
 def read_text(file: Path) -> str:

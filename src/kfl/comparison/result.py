@@ -12,7 +12,7 @@ from kfl.comparison.demo_account import account
 from kfl.comparison.entries import pick_reference
 from kfl.comparison.fairness import carried, equal, unequal
 from kfl.comparison.presets import DEMO
-from kfl.comparison.records import Record, label_of, read_records
+from kfl.comparison.records import NEEDED, Record, check_results, label_of, read_records
 from kfl.comparison.rows import Row, best_twin, summarise_rows, with_levels
 from kfl.comparison.search import Outcome, Trial, best, judge
 from kfl.comparison.store import Plan, PlannedRow, ResultStore, rows_without_plan
@@ -79,7 +79,8 @@ class Comparison:
     @staticmethod
     def of(plan: Plan, store: ResultStore) -> Comparison:
         """What a store has of a plan."""
-        records = [line for row in plan.rows for line in store.planned(row).values()]
+        planned = [line for row in plan.rows for line in store.planned(row).values()]
+        records = check_results(store.folder, planned, NEEDED)
         seeds = sorted({seed for row in plan.trials for seed in row.runs})
         missing = {
             (row.condition, row.label): {

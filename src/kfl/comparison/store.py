@@ -18,9 +18,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kfl.comparison.records import RESULTS, Record, label_of, read_lines, results_in, stored, write_records
+from kfl.comparison.records import (
+    RESULTS,
+    Record,
+    check_results,
+    label_of,
+    read_lines,
+    results_in,
+    stored,
+    write_records,
+)
 from kfl.core.errors import ConfigError, RunFolderError
 from kfl.core.files import write_json
+from kfl.core.kinds import TEXT, first_wrong
 from kfl.core.parse import read_json
 from kfl.core.text import several
 from kfl.experiment import Experiment
@@ -133,12 +143,16 @@ class ResultStore:
         file = stored(Path(folder, (shard or Shard()).file)).name
         store = cls(Path(folder), file)
         for path in results_in(store.folder):
-            lines = {str(line["digest"]): line for line in read_lines(path, "kfl compare", ("digest",))}
+            found = check_results(path, read_lines(path, "kfl compare", ("digest",)))
+            lines = {line["digest"]: line for line in found}
             store.rows |= lines
             if path.name == store.file:
                 store._own = lines
         if (store.folder / DIVERGED).exists():
             noted = read_lines(store.folder / DIVERGED, "kfl compare", ("digest", "problem"))
+            for number, line in enumerate(noted, 1):
+                if wrong := first_wrong(line, dict.fromkeys(("digest", "problem", "run"), TEXT)):
+                    raise RunFolderError(f"{store.folder / DIVERGED} is damaged (line {number}: {wrong}).")
             store.diverged = {str(line["digest"]): line for line in noted}
         return store
 

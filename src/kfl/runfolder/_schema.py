@@ -6,48 +6,24 @@ reader cannot do without them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kfl.core.names import shortened
+from kfl.core.kinds import (
+    ANY_NUMBER,
+    COUNT,
+    PER_CHANNEL,
+    SWITCH,
+    TABLE,
+    TEXT,
+    Fields,
+    first_wrong,
+    is_count,
+    list_of,
+)
 from kfl.runfolder._files import damaged
 
-Kind = tuple[str, Callable[[Any], bool]]
-"""What a value must be, in words, and whether it is."""
-MOST = 2**53
-"""Larger integers are not exact as a float."""
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, float) or _is_count(value) or (type(value) is int and -MOST <= value < 0)
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 <= value <= MOST
-
-
-def _is_list(inner: Kind) -> Kind:
-    return f"a list, each {inner[0]}", lambda value: isinstance(value, list) and all(inner[1](item) for item in value)
-
-
-def _or_null(inner: Kind) -> Kind:
-    return f"{inner[0]} or null", lambda value: value is None or inner[1](value)
-
-
-COUNT: Kind = "an integer from 0", _is_count
-NUMBER: Kind = "a number", _is_number
-TEXT: Kind = "a text", lambda value: isinstance(value, str)
-SWITCH: Kind = "true or false", lambda value: isinstance(value, bool)
-TABLE: Kind = "an object", lambda value: isinstance(value, dict)
-ANY_NUMBER = _or_null(NUMBER)
-"""What JSON has no number for, such as infinity, is null."""
-PER_CHANNEL: Kind = (
-    "a number, null, or a list of numbers",
-    lambda value: value is None or _is_number(value) or _is_list(NUMBER)[1](value),
-)
-
-Fields = Mapping[str, Kind]
 SUMMARY: Fields = {
     "algorithm": TEXT,
     "regime": TEXT,
@@ -65,25 +41,25 @@ BATTERIES: Fields = {
 DEVICE: Fields = {
     **dict.fromkeys(("device", "parameters", "samples", "rounds", "test_samples", "empty_rounds"), COUNT),
     "model": TEXT,
-    "classes": _is_list(COUNT),
+    "classes": list_of(COUNT),
     **dict.fromkeys(("accuracy", "budget_j", "queue_j", "compute_energy_j", "upload_energy_j", "cpu_hz"), ANY_NUMBER),
     **dict.fromkeys(("flops", "bits_up", "bits_down", "charge_j", "harvested_j", "wasted_j"), ANY_NUMBER),
 }
 ENVIRONMENT: Fields = {
     **dict.fromkeys(("dataset", "plan", "packages", "sources", "traces", "fleet"), TABLE),
-    **dict.fromkeys(("models", "given_as_objects", "command"), _is_list(TEXT)),
+    **dict.fromkeys(("models", "given_as_objects", "command"), list_of(TEXT)),
     **dict.fromkeys(("started", "kfl", "python", "platform"), TEXT),
 }
 DATASET: Fields = {
     **dict.fromkeys(("name", "note", "fingerprint", "path"), TEXT),
     **dict.fromkeys(("train", "test", "classes"), COUNT),
-    "input_shape": _is_list(("an integer from 1", lambda value: _is_count(value) and value > 0)),
+    "input_shape": list_of(("an integer from 1", lambda value: is_count(value) and value > 0)),
     **dict.fromkeys(("scale", "mean", "std"), PER_CHANNEL),
 }
-JOB: Fields = {"models": SWITCH, "deterministic": SWITCH, "track": _is_list(TEXT)}
+JOB: Fields = {"models": SWITCH, "deterministic": SWITCH, "track": list_of(TEXT)}
 ASKED: Fields = {
-    "round": ("an integer from -1", lambda value: value == -1 or _is_count(value)),
-    "devices": _is_list(COUNT),
+    "round": ("an integer from -1", lambda value: value == -1 or is_count(value)),
+    "devices": list_of(COUNT),
 }
 
 
@@ -95,12 +71,8 @@ def check(path: Path, found: Mapping[str, Any], fields: Fields, needed: tuple[st
     ...
     kfl.core.errors.RunFolderError: run/summary.json is damaged (rounds is '3', not an integer from 0).
     """
-    for name in needed:
-        if name not in found:
-            raise damaged(path, f"{place}{name} is missing")
-    for name, (words, is_one) in fields.items():
-        if name in found and not is_one(found[name]):
-            raise damaged(path, f"{place}{name} is {shortened(repr(found[name]))}, not {words}")
+    if wrong := first_wrong(found, fields, needed):
+        raise damaged(path, f"{place}{wrong}")
 
 
 def check_summary(path: Path, found: dict[str, Any]) -> dict[str, Any]:

@@ -42,6 +42,8 @@ REFUSED = (400, 401, 403, 404, 409, 412, 413, 422)
 """With these the SuperLink refuses a request, if it is the SuperLink that answers: it says why in JSON. All else is a
 server or a proxy that has a problem, and passes."""
 
+UNKNOWN = 401
+"""The SuperLink does not know the device, or not at this time."""
 OTHER_NAME = (62, 64)
 """OpenSSL's codes for a certificate that is not for the host name, or not for the address."""
 
@@ -100,9 +102,11 @@ class FleetApi:
         if not pb.whole(answer, 1):
             raise StatusError(401, "it does not know this device any more")
 
-    def pull(self) -> Incoming | None:
-        """The next question, if there is one."""
-        answer = self._call("pull-messages", self._own())
+    def pull(self, wait_s: int = 0) -> Incoming | None:
+        """The next question, if there is one, or if one comes in so many seconds; a server may wait less, or not."""
+        answer = self._call(
+            "pull-messages", self._own(), TIMEOUT_S + wait_s, f"kfl-wait-s: {wait_s}\r\n" if wait_s else ""
+        )
         messages, trees = pb.blobs(answer, 2), pb.blobs(answer, 3)
         with self._reading():
             return read_message(messages[0], trees[0]) if messages and trees else None
@@ -155,21 +159,28 @@ class FleetApi:
     def _own(self) -> bytes:
         return pb.message(1, pb.uint(1, self._node))
 
-    def _call(self, name: str, body: bytes, timeout_s: float = TIMEOUT_S) -> pb.Fields:
-        """One request. A connection that the server closed meanwhile is opened again, once."""
-        fresh = self._socket is None
+    def _call(self, name: str, body: bytes, timeout_s: float = TIMEOUT_S, more: str = "") -> pb.Fields:
+        """One request. A connection that the server closed meanwhile is opened again, once.
+
+        A request that was refused because it was signed with a wrong time is signed again, with the server's: the
+        refusal tells it. One of the two clocks may just have been set.
+        """
+        fresh, ahead_s = self._socket is None, self._ahead_s
         try:
-            return self._exchange(name, body, timeout_s)
+            return self._exchange(name, body, timeout_s, more)
+        except StatusError as problem:
+            if problem.status != UNKNOWN or abs(self._ahead_s - ahead_s) <= CLOCK_S:
+                raise
         except AwayError:
             if fresh or self._socket is not None:
                 raise
-        return self._exchange(name, body, timeout_s)
+        return self._exchange(name, body, timeout_s, more)
 
-    def _exchange(self, name: str, body: bytes, timeout_s: float) -> pb.Fields:
+    def _exchange(self, name: str, body: bytes, timeout_s: float, more: str) -> pb.Fields:
         try:
             connection = self._connected(timeout_s)
             stream = _Stream(connection, timeout_s)
-            stream.send(self._head(name, len(body)) + body)
+            stream.send(self._head(name, len(body), more) + body)
             with http.client.HTTPResponse(stream, method="POST") as response:  # type: ignore[arg-type]  # it needs makefile alone
                 response.begin()
                 content = _content(response, MOST_BYTES_OF.get(name, MOST_BYTES))
@@ -219,13 +230,14 @@ class FleetApi:
         self._socket.settimeout(timeout_s)
         return self._socket
 
-    def _head(self, name: str, length: int) -> bytes:
+    def _head(self, name: str, length: int, more: str = "") -> bytes:
         moment, signature = self._signature()
         host = f"[{self.host}]" if ":" in self.host else self.host
         return (
             f"POST /v1/fleet/{name} HTTP/1.1\r\nHost: {host}:{self.port}\r\n"
             f"Content-Type: application/protobuf\r\nContent-Length: {length}\r\n"
-            f"flwr-public-key: {self._identity}\r\nflwr-timestamp: {moment}\r\nflwr-signature: {signature}\r\n\r\n"
+            f"flwr-public-key: {self._identity}\r\nflwr-timestamp: {moment}\r\nflwr-signature: {signature}\r\n"
+            f"{more}\r\n"
         ).encode()
 
     def _signature(self) -> tuple[str, str]:
@@ -245,6 +257,10 @@ class FleetApi:
             with contextlib.suppress(ValueError, TypeError):
                 ahead_s = parsedate_to_datetime(date).timestamp() - time.time()
                 self._ahead_s = ahead_s if abs(ahead_s) > CLOCK_S else 0.0
+
+    def now_s(self) -> float:
+        """Seconds since 1970 by the server's clock, as far as this machine's is not right."""
+        return time.time() + self._ahead_s
 
     @property
     def clock_is_off(self) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from kfl_fleet._flower.limits import LARGEST
 from kfl_fleet._flower.objects import MOST_RECORDS, read_entries
 
 if TYPE_CHECKING:
@@ -31,10 +32,17 @@ class Letter:
 
 
 class Mailbox:
-    """Answers to one set of messages."""
+    """Answers to one set of messages.
 
-    def __init__(self, grid: Grid) -> None:
+    Args:
+        grid: Flower's.
+        most_bytes: what an answer can hold; the SuperLink is told, so that it takes no object that is larger.
+    """
+
+    def __init__(self, grid: Grid, most_bytes: int | None = None) -> None:
         self.grid = grid
+        if most_bytes is not None and self._client() is not None:
+            self._client()._client.headers[LARGEST] = f"{self._own()['run_id']}={most_bytes}"
         self._announced: list[tuple[Any, Any]] = []
         """Answers that have not come completely: their envelope and the tree of their objects."""
         self._done: list[str] = []
@@ -90,7 +98,7 @@ class Mailbox:
         letters, waiting = [], []
         for envelope, tree in self._announced:
             try:
-                letter = self._open(envelope, tree) if in_time() else None
+                letter = self._open(envelope, tree, in_time) if in_time() else None
             except ValueError:  # not what its name says; whose answer it is, is known all the same
                 letter = Letter(envelope.metadata.reply_to_message_id)
             except Exception:  # httpx, and what Flower makes of its errors: one answer must not keep the others
@@ -102,8 +110,8 @@ class Mailbox:
         self._announced = waiting
         return letters
 
-    def _open(self, envelope: Any, tree: Any) -> Letter | None:
-        """A whole answer; None while a part of it is on its way."""
+    def _open(self, envelope: Any, tree: Any, in_time: Callable[[], bool]) -> Letter | None:
+        """A whole answer; None while a part of it is on its way, or where time is up."""
         from flwr.proto.message_pb2 import PullObjectRequest
 
         metadata = envelope.metadata
@@ -113,6 +121,8 @@ class Mailbox:
             if len(records) > MOST_RECORDS:  # before anything is pulled; the SuperLink refuses it as well (`limits`)
                 raise ValueError("it has more records than a reply may have")
             for record in records:
+                if not in_time():  # the last record may have been a large one
+                    return None
                 found = self._client().PullObject(PullObjectRequest(object_id=record.object_id, **self._own()))
                 if not found.object_available:
                     return None

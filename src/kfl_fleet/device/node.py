@@ -31,7 +31,7 @@ from kfl.core.telemetry import hush
 from kfl.core.terminal import tell
 from kfl.core.text import scrub
 from kfl_fleet._flower import bundle
-from kfl_fleet._flower.fleet_api import HEARTBEAT_S, App, AwayError, FleetApi, StatusError
+from kfl_fleet._flower.fleet_api import HEARTBEAT_S, UNKNOWN, App, AwayError, FleetApi, StatusError
 from kfl_fleet._flower.objects import Incoming, Outgoing, error_reply, read_entries, reply
 from kfl_fleet.device.worker_link import WorkerError, WorkerLink
 from kfl_fleet.logs import format_from_environment, note, start_logging, warn
@@ -52,6 +52,8 @@ AWAY = Retry(0.5, factor=2.0, most_s=10.0, jitter=0.2)
 MARGIN = 0.1
 """This share of a message's time, at most MARGIN_S, is kept for the answer's way."""
 MARGIN_S = 2.0
+WAIT_S = 10
+"""A look may be answered so much later, when there is a message: heartbeats and a worker that died wait so long too."""
 OBJECT, OBJECT_S = Retry(0.2), 15.0
 """A message is announced before it is there; to ask for it sooner would delay it. After so long its server has died in
 between, and another may be asking already."""
@@ -114,6 +116,9 @@ class Node:
         try:
             number = self._enter()
             mark_online()
+            if self.api.clock_is_off:
+                why = "The clock of this machine is not the server's; requests are signed with the server's."
+                warn("clock_off", why, **self._who)
             note("online", f"Online as node {number}, device {self.options.number}.", **self._who, node=str(number))
             while True:
                 self._turn()
@@ -126,20 +131,12 @@ class Node:
 
     def _enter(self) -> int:
         """Come online. The server refuses a device that it believes to be there, for a minute after a crash."""
-        end, told, skewed = time.monotonic() + ENTER_S, False, False
+        end, told = time.monotonic() + ENTER_S, False
         while True:
             try:
                 return self._patiently(self.api.activate)
             except StatusError as problem:
-                if problem.status == 401 and self.api.clock_is_off and not skewed:
-                    skewed = True  # the refusal told the server's time; signed with that, it may be let in
-                    warn(
-                        "clock_off",
-                        "The clock of this machine is not the server's; requests are signed with the server's.",
-                        **self._who,
-                    )
-                    continue
-                if problem.status == 401 or time.monotonic() > end:
+                if problem.status == UNKNOWN or time.monotonic() > end:
                     raise KflError(
                         f"The server does not admit this device. {problem} On the server: kfl deploy keys --register"
                     ) from None
@@ -151,7 +148,7 @@ class Node:
 
     def _turn(self) -> None:
         """Look for a message once, and answer it or rest."""
-        question = self._patiently(self.api.pull, refusals=True)
+        question = self._patiently(partial(self.api.pull, WAIT_S), refusals=True)
         now = time.monotonic()
         if question is None:
             self._empty_s = now
@@ -180,7 +177,7 @@ class Node:
     def _take(self, question: Incoming, arrived_s: float) -> None:
         """Answer one message."""
         # How long it has waited, by the server's clock and this one's; no longer than since the last look.
-        waited_s = min(max(time.time() - question.created_at, 0.0), arrived_s - self._empty_s)
+        waited_s = min(max(self.api.now_s() - question.created_at, 0.0), arrived_s - self._empty_s)
         margin_s = min(MARGIN * question.ttl_s, MARGIN_S)
         until = arrived_s + question.ttl_s - waited_s - margin_s
         if until <= time.monotonic():
@@ -279,7 +276,7 @@ class Node:
             try:
                 return call()
             except (AwayError, StatusError) as problem:
-                if isinstance(problem, StatusError) and (not refusals or problem.status == 401):
+                if isinstance(problem, StatusError) and (not refusals or problem.status == UNKNOWN):
                     raise
                 last = problem
                 if not told:

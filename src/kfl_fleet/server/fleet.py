@@ -55,9 +55,9 @@ class FlowerFleet(Fleet):
         self.round_facts: dict[str, Any] = {}
         """Real times and bytes of the last round."""
         self.present: dict[int, Member] = {}
+        """Devices that were online at the last look."""
         self._gone: set[int] = set()
         """Devices that were there and are not."""
-        """Devices that were online at the last look."""
         self._on_look, self._target = on_look, target
         self._asked = RunReader(target.path).asked()
         """The last round in which an earlier process of this server asked devices, and who was there."""

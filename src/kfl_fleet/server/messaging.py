@@ -95,7 +95,7 @@ class Courier:
         An answer that holds more than `most_bytes` is not unpacked.
         """
         started = self.clock.now()
-        mailbox = Mailbox(self.grid)
+        mailbox = Mailbox(self.grid, most_bytes)
         waiting, doubtful = self._push(mailbox, contents, kind, group, deadline_s, started)
         late = NoReply("late", RefusedError("no_answer", deadline_s=deadline_s), deadline_s)
         unsent = late if doubtful else NoReply("unsent", RefusedError("not_sent"))

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 from kfl.core.text import scrub
@@ -23,6 +24,8 @@ NAMED = re.compile(r"device-(\d{1,9})")
 """A node registered under such a name (`flwr supernode register --name device-3`) can only be that device."""
 FIRST_PATIENCE_S = 30.0
 LONGEST_PATIENCE_S = 1800.0
+REST = 9.0
+"""After refused nodes were asked again, none is for so many times as long as that took: rounds wait meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,8 @@ class Roster:
     refused: dict[int, tuple[Values, float, float]] = field(default_factory=dict)
     """For each node: why (a code and its facts), when to ask again, and how long to wait after that."""
     clock: Clock = Clock()  # frozen
+    _rests_until_s: float = -inf
+    """Until then no node that was refused is asked again."""
 
     def muster(self, courier: Courier, nodes: Mapping[int, str]) -> list[int]:
         """Ask every online node that is not known yet for its profile, and return the devices that joined."""
@@ -54,12 +59,15 @@ class Roster:
             return []
         deadline_s = self.config.fleet.profile_deadline_s
         contents = {node: (node, pack(self.question("profile", deadline_s), {})) for node in strangers}
-        joined = []
+        joined, again, began_s = [], any(node in self.refused for node in strangers), self.clock.now()
         for node, answer in courier.ask(contents, "query", "profile", deadline_s, MOST_PROFILE_BYTES).items():
             try:
                 joined.append(self._admit(node, nodes, answer))
             except RefusedError as problem:
                 self._refuse(node, problem)
+        if again:
+            now_s = self.clock.now()
+            self._rests_until_s = now_s + REST * (now_s - began_s)
         return joined
 
     def question(self, kind: str, deadline_s: float) -> Values:
@@ -129,7 +137,7 @@ class Roster:
             raise RefusedError("other_model")
 
     def _may_ask(self, node: int) -> bool:
-        return node not in self.refused or self.clock.now() >= self.refused[node][1]
+        return node not in self.refused or self.clock.now() >= max(self.refused[node][1], self._rests_until_s)
 
     def _refuse(self, node: int, reason: RefusedError) -> None:
         """Note why, and ask again later, with the waiting time doubled each time: it may be repaired or restarted."""

@@ -119,7 +119,7 @@ NARROW = CellConfig(  # meters in cellars with the printed energy model: a deep 
 )
 
 
-@pytest.mark.parametrize("preset", ["paper-mnist", "narrow", "small-cell", "nb-iot"])
+@pytest.mark.parametrize("preset", ["paper-mnist", "narrow", "nb-iot"])
 def test_everybody_in_every_round_is_a_run_of_the_scheduler_all(preset, tmp_path):
     """Not each device's dearest round times the rounds, which a cell with deep fades is far below."""
     radio = NARROW if preset == "narrow" else PRESETS[preset]
@@ -135,7 +135,7 @@ def test_everybody_in_every_round_is_a_run_of_the_scheduler_all(preset, tmp_path
         assert everybody_j < found.energy.limit_j < 12 * dearest.sum(), "vacuous, and the dearest rounds hid it"
 
 
-@pytest.mark.parametrize("name", SCHEDULERS)
+@pytest.mark.parametrize("name", ["lyapunov", "dual", "least-energy", "uniform"])
 def test_it_is_evaluated_only_for_schedulers_that_it_covers(name, tmp_path):
     asked = replace(EXPERIMENT, rounds=2, scheduler=SCHEDULERS[name](), samples_per_device=20)
     covered = name in ("lyapunov", "dual")
