@@ -2,6 +2,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kfl.core.errors import ConfigError
 from kfl.core.randomness import stream
@@ -47,8 +49,8 @@ def _state(scheduler: Scheduler, devices: int = 20, horizon: int = 200) -> Sched
 # ── Patterns ─────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("horizon", [*range(1, 41), 100, 199, 200, 201, 1000])
-@pytest.mark.parametrize("average", [1, 5, 10])
+@settings(max_examples=60)
+@given(st.integers(1, 41) | st.sampled_from([100, 199, 200, 201, 1000]), st.integers(1, 12))
 def test_ascend_and_descend_schedule_as_many_as_uniform(horizon: int, average: int) -> None:
     sizes = [Ascend(count=average).size(t, horizon) for t in range(horizon)]
     assert sum(sizes) == average * horizon

@@ -1,4 +1,4 @@
-"""Scheduling needs NumPy, `kfl.core` and pydantic (for problem files): it runs without torch and SciPy."""
+"""Scheduling needs NumPy, `kfl.core` and pydantic (for problem files): it runs without torch, SciPy and Numba."""
 
 import subprocess
 import sys
@@ -14,7 +14,7 @@ import importlib.abc, sys
 
 class Refuse(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("torch", "scipy"):
+        if name.partition(".")[0] in ("torch", "scipy", "numba"):
             raise ImportError(f"{name} is not installed")
 
 sys.meta_path.insert(0, Refuse())
@@ -27,13 +27,13 @@ for kind in SCHEDULERS.values():
         2, flops=1e9, payload_bits=2e4, samples=600
     )):
         print(kind.name, [len(one.devices) for one in schedule(problem, kind()).rounds])
-print(sorted({name.partition(".")[0] for name in sys.modules} & {"torch", "scipy"}))
+print(sorted({name.partition(".")[0] for name in sys.modules} & {"torch", "scipy", "numba"}))
 rooms = ("kfl.engine", "kfl.models", "kfl.data", "kfl.algorithms")
 print(sorted(name for name in sys.modules if name.startswith(rooms)))
 """
 
 
-def test_scheduling_runs_without_torch_and_scipy() -> None:
+def test_scheduling_runs_without_torch_scipy_and_numba() -> None:
     run = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120, check=False)
     assert run.returncode == 0, run.stderr
     lines = run.stdout.splitlines()

@@ -69,7 +69,7 @@ def kernel_flops(samples: int, numbers: int, classes: int) -> float:
 def as_log_probabilities(values: Tensor) -> Tensor:
     """Make outputs of a regression on ones and zeros probabilities that are never quite zero, and take logarithms."""
     kept = values.clamp(LEAST_PROBABILITY, 1)
-    return (kept / kept.sum(1, keepdim=True)).log()
+    return (kept / kept.sum(-1, keepdim=True)).log()
 
 
 def _kernel(x: Tensor, points: Tensor, width2: float) -> Tensor:

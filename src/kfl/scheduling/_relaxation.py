@@ -33,7 +33,7 @@ import numpy as np
 from kfl.scheduling._band_price import Candidates, band_log_price
 from kfl.scheduling.curve import FloatArray
 
-_ROUNDING = 64 * float(np.finfo(float).eps)
+ROUNDING = 64 * float(np.finfo(float).eps)
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +101,7 @@ def relax(devices: Candidates, log_price: FloatArray, rounding_scale: float) -> 
     tight = critical == count or total_share(staying, float(log_price[critical])) > 1.0
     # A single device may fill the band and be driven out at a price below the one at which it would give way.
     price = min(band_log_price(staying), float(log_price[critical - 1])) if tight else float(log_price[critical])
-    bound = _dual_value(staying, price) - _ROUNDING * (rounding_scale + math.exp(price))
+    bound = _dual_value(staying, price) - ROUNDING * (rounding_scale + math.exp(price))
     return Relaxation(critical, price, bound, tight)
 
 

@@ -10,6 +10,7 @@ price μ the value of S' is at least −μ + Σ_{k∈S'} φ_k(μ).
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
@@ -25,9 +26,11 @@ from kfl.scheduling._relaxation import (
 )
 from kfl.scheduling.curve import BoolArray, FloatArray
 
-_WINDOW = 400  # devices on either side of the critical price that are exchanged when there are many
+WINDOW = 400
+"""Devices on either side of the critical price that are exchanged when there are many."""
 _EXCHANGES = 6
-_SMALL = 256  # up to this many staying devices, sets are improved by flips
+SMALL = 256
+"""Up to this many staying devices, sets are improved by flips."""
 _POOL = 64  # how many devices beyond the staying ones may come in
 _FEW = 24  # up to this many devices the search is thorough
 _TRIALS = 48  # sets tried at once
@@ -44,7 +47,7 @@ def repair(devices: Candidates, relaxation: Relaxation) -> NDArray[np.intp]:
     prefix = np.arange(relaxation.staying)
     if relaxation.tight or relaxation.staying == len(devices):
         return prefix
-    if relaxation.staying > _SMALL:
+    if relaxation.staying > SMALL:
         return _fill_or_squeeze(devices, relaxation)
     pool = _pool(devices, relaxation.staying)
     chosen = _improve(devices.take(pool), relaxation)
@@ -55,21 +58,43 @@ def repair(devices: Candidates, relaxation: Relaxation) -> NDArray[np.intp]:
 
 
 def _fill_or_squeeze(devices: Candidates, relaxation: Relaxation) -> NDArray[np.intp]:
-    """Make room for the critical device, or fill the unused band by exchanging devices near the price."""
-    # What the staying devices leave of the band, and how fast they would give way.
-    stay, price = relaxation.staying, math.exp(relaxation.log_price)
-    staying, critical = devices.take(slice(0, stay)), devices.take(slice(stay, stay + 1))
-    total, slope = total_demand(staying, relaxation.log_price)
-    spare = 1.0 - total
+    """Mend the prefix around the critical device."""
+    stay = relaxation.staying
+    staying = devices.take(slice(0, stay))
+    near = np.arange(max(stay - WINDOW, 0), min(stay + WINDOW, len(devices)))
+    room = Room(relaxation.log_price, *total_demand(staying, relaxation.log_price), float(np.sum(staying.floor)))
+    chosen = fill_or_squeeze(devices.take(near), stay - int(near[0]), room)
+    return np.concatenate([np.arange(near[0]), near[chosen]])
+
+
+@dataclass(frozen=True)
+class Room:
+    """What the staying devices take at the dual's price."""
+
+    log_price: float
+    share: float
+    """Σ θ."""
+    falls: float
+    """−dΣθ/d ln μ: how fast they would give way."""
+    floor: float
+    """Σ f."""
+
+
+def fill_or_squeeze(near: Candidates, stay: int, room: Room) -> BoolArray:
+    """Make room for the critical device, or fill the unused band by exchanging devices near the price.
+
+    `near` are the devices around the critical one, `near.take(stay)`, in the order of their critical prices.
+    """
+    price, spare = math.exp(room.log_price), 1.0 - room.share
     # Way 1: exchange devices whose critical prices are near, so that less is left.
-    near = np.arange(max(stay - _WINDOW, 0), min(stay + _WINDOW, len(devices)))
-    exchanged, left = _exchange(devices.take(near), near < stay, relaxation.log_price, spare)
+    exchanged, left = _exchange(near, np.arange(len(near)) < stay, room.log_price, spare)
     # Way 2: room for the critical device is made by all others giving a little: ½ (shortage)² μ / (−dΣθ/d ln μ).
-    shortage = float(shares_at_price(critical, relaxation.log_price)[0]) - spare
-    fits = float(np.sum(staying.floor)) + float(critical.floor[0]) <= 1.0
-    if fits and shortage < 0.5 * slope and 0.5 * shortage**2 * price / slope < left:
-        return np.arange(stay + 1)
-    return np.concatenate([np.arange(near[0]), near[exchanged]])
+    critical = near.take(slice(stay, stay + 1))
+    shortage = float(shares_at_price(critical, room.log_price)[0]) - spare
+    fits = room.floor + float(critical.floor[0]) <= 1.0
+    if fits and shortage < 0.5 * room.falls and 0.5 * shortage**2 * price / room.falls < left:
+        return np.arange(len(near)) <= stay
+    return exchanged
 
 
 def _exchange(near: Candidates, chosen: BoolArray, log_price: float, spare: float) -> tuple[BoolArray, float]:

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kfl.scheduling._band_price import Candidates, band_log_price
+from kfl.scheduling._large_round import LARGE, LargeRound, Memory, is_large
 from kfl.scheduling._relaxation import critical_log_prices, fitted_shares, relax
 from kfl.scheduling._repair import repair
 from kfl.scheduling.base import Decision, Observation, SchedulerState
@@ -23,7 +25,6 @@ from kfl.scheduling.curve import FloatArray
 from kfl.scheduling.objective import DriftScheduler, data_weight
 from kfl.scheduling.share_band import by_reason, decision_for, nobody_there, share_floor, standing
 from kfl.scheduling.status import Status
-from kfl.scheduling.uplink import Uplink
 
 
 @dataclass(frozen=True)
@@ -45,24 +46,29 @@ class Dual(DriftScheduler):
         v, gamma = self.round_v(state, observation), data_weight(self.gamma, observation.round)
         seen = self.limited(state, observation)
 
-        def tiny(chosen: Observation) -> float:
-            return self._tiny_price(self.small_price(state, seen), seen.uplink, chosen, v * gamma)
+        def tiny(chosen: NDArray[np.intp]) -> float:
+            return self._tiny_price(self.small_price(state, seen), seen, chosen, v * gamma)
 
-        decision, bound = best_priced_set(observation, seen, self.worth(state, observation), state.queue_j, tiny)
+        worth = self.worth(state, observation)
+        decision, bound = best_priced_set(observation, seen, worth, state.queue_j, tiny, self._memory)
         if not decision.chosen.any():
             return replace(decision, lower_bound=bound)
         value = self.objective(state, observation, decision)
         return replace(decision, objective=value, lower_bound=min(bound, value))
 
-    def _tiny_price(self, tiny: float, uplink: Uplink | None, chosen: Observation, value: float) -> float:
+    @cached_property
+    def _memory(self) -> Memory:
+        return Memory()
+
+    def _tiny_price(self, tiny: float, seen: Observation, chosen: NDArray[np.intp], value: float) -> float:
         """ε, or less: sharing the band by q + ε costs at most ε Σ E_U, kept under 0.1 % of one device's worth.
 
         Where devices are whole it is ε: the joules that shares save are mostly within budgets, and worth a little gap.
         """
-        if uplink is None or chosen.uplink is None or not uplink.device.is_paper_model:
+        if seen.uplink is None or not seen.uplink.device.is_paper_model:
             return tiny
-        total_j = float(np.sum(chosen.uplink.most_energy_j()))
-        return min(tiny, 1e-3 * value * float(np.min(chosen.samples)) / total_j) if total_j > 0 else tiny
+        total_j = float(np.sum(seen.uplink.most_energy_j()[chosen]))
+        return min(tiny, 1e-3 * value * float(np.min(seen.samples[chosen])) / total_j) if total_j > 0 else tiny
 
 
 def best_priced_set(
@@ -70,7 +76,8 @@ def best_priced_set(
     seen: Observation,
     worth: FloatArray,
     price: FloatArray,
-    extra_price: Callable[[Observation], float],
+    extra_price: Callable[[NDArray[np.intp]], float],
+    memory: Memory,
 ) -> tuple[Decision, float]:
     """Return the set, with its shares, that nearly minimises Σ price_k E_U,k − worth_k, and a bound on every set.
 
@@ -80,10 +87,15 @@ def best_priced_set(
         worth: What each device's part is worth before its upload, in priced joules; devices with 0 or less stay out.
         price: What a joule of each device weighs in the choice of the set.
         extra_price: What a joule weighs on top when the band is shared, given the chosen devices.
+        memory: What makes the next large round quicker.
 
     Returns:
         The decision, whose objective is 0 for nobody and NaN otherwise, and the bound.
     """
+    if is_large(observation):
+        found = _large_set(observation, seen, worth, price, extra_price, memory)
+        if found is not None:
+            return found
     size = observation.size
     members = np.flatnonzero(observation.available & (worth > 0))
     if not len(members):
@@ -104,10 +116,43 @@ def best_priced_set(
         devices = Candidates.of(only.curve, floor, price[members], worth[members])
         magnitude = float(np.sum(worth[members] + 2 * price[members] * only.base_energy_j))
         positions, bound = _best_set(devices, magnitude)
-        share, energy = _share_band(devices.take(positions), extra_price(only.take(positions)))
+        share, energy = _share_band(devices.take(positions), extra_price(members[positions]))
     if not len(positions):
         return _nobody(size, Status("nobody_worth")), bound
     return decision_for(observation, members[positions], share, energy), bound
+
+
+def _large_set(
+    observation: Observation,
+    seen: Observation,
+    worth: FloatArray,
+    price: FloatArray,
+    extra_price: Callable[[NDArray[np.intp]], float],
+    memory: Memory,
+) -> tuple[Decision, float] | None:
+    """`best_priced_set` of many devices, by compiled functions; None for a round that they are not made for."""
+    uplink, members = seen.uplink, np.flatnonzero(observation.available)
+    if uplink is None or len(members) < LARGE:
+        return None
+    everybody = LargeRound(seen, members, worth, price, memory)
+    magnitude = float(np.sum(np.maximum(worth, 0.0)) + 2 * np.dot(price, seen.base_energy_j))
+    solution = everybody.solve(magnitude)
+    if solution is None:
+        return None
+    chosen = solution.chosen
+    shared = everybody.share_band(chosen, extra_price(chosen), solution.log_price)
+    if shared is None:
+        return None
+    share, upload_s = shared
+    energy_j, drawn_w = everybody.spend(chosen, share, upload_s)
+    run = None
+    if not uplink.device.is_paper_model:
+        devices = uplink.devices.take(chosen)
+        compute_s = devices.slow_s - np.maximum(upload_s - devices.calm_s, 0.0)
+        run = uplink.take(chosen).operation_at(compute_s, upload_s, devices.efficiency * drawn_w)
+    decision = decision_for(observation, chosen, share, energy_j, run=run)
+    everybody.close(solution.log_price)
+    return decision, solution.lower_bound
 
 
 def _share_band(devices: Candidates, tiny: float) -> tuple[FloatArray, FloatArray]:

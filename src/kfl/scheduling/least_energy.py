@@ -17,12 +17,14 @@ often spends less than `least_energy_j`: the sum of every device's cheapest roun
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kfl.core.config import Range, check_ranges
+from kfl.scheduling._large_round import Memory
 from kfl.scheduling.base import Decision, Observation, Scheduler, SchedulerState
 from kfl.scheduling.curve import FloatArray
 from kfl.scheduling.dual import best_priced_set
@@ -75,11 +77,16 @@ class LeastEnergy(Scheduler):
     def decide(self, state: SchedulerState, observation: Observation) -> Decision:
         """The devices that are ready, as far as band and budgets go, with the least energy."""
         seen, worth = self.limited(state, observation), self.worth(state, observation)
-        decision, bound = best_priced_set(observation, seen, worth, np.ones(observation.size), lambda _: 0.0)
+        price = np.ones(observation.size)
+        decision, bound = best_priced_set(observation, seen, worth, price, lambda _: 0.0, self._memory)
         if not decision.chosen.any():
             return replace(decision, lower_bound=bound)
         value = self.objective(state, observation, decision)
         return replace(decision, objective=value, lower_bound=min(bound, value))
+
+    @cached_property
+    def _memory(self) -> Memory:
+        return Memory()
 
     def worth(self, state: SchedulerState, observation: Observation) -> FloatArray:
         """z_k e_k − E_L of those who are owed a participation; below zero for all others."""

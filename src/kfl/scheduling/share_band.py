@@ -34,7 +34,7 @@ def share_floor(observation: Observation) -> FloatArray:
     on the battery pays for the round: what the share costs ≤ battery − base.
     """
     floor = observation.power_floor
-    return np.maximum(floor, _budget_floor(observation)) if observation.hard_budget else floor
+    return np.maximum(floor, budget_floor(observation)) if observation.hard_budget else floor
 
 
 def reachable(observation: Observation) -> tuple[BoolArray, FloatArray]:
@@ -43,7 +43,8 @@ def reachable(observation: Observation) -> tuple[BoolArray, FloatArray]:
     return observation.available & np.isfinite(floor), floor
 
 
-def _budget_floor(observation: Observation) -> FloatArray:
+def budget_floor(observation: Observation) -> FloatArray:
+    """The share from which on the battery pays for the round."""
     left = observation.battery_j * (1.0 - _BUDGET_MARGIN) - observation.base_energy_j
     broke = ~(left >= 0)
     floor = observation.curve.share_for_energy(np.where(broke, 0.0, left) * (1.0 - _BUDGET_MARGIN))
@@ -82,14 +83,16 @@ def decision_for(
     share: FloatArray,
     energy_j: FloatArray | None = None,
     status: Status | None = None,
+    run: Operation | None = None,
 ) -> Decision:
     """A decision with these devices and their shares, without objective.
 
-    `energy_j` is what the shares cost by the curve, where that is known already.
+    `energy_j` is what the shares cost by the curve, and `run` how the devices run with them, where that is known.
     """
     size, silent = observation.size, np.zeros(len(members))
-    run = Operation(silent, silent, silent)
-    if observation.uplink is not None and len(members):
+    if observation.uplink is None or not len(members):
+        run = Operation(silent, silent, silent)
+    elif run is None:
         run = observation.uplink.take(members).operation(share, energy_j)
     compute_s = observation.compute_time_s[members] if run.compute_time_s is None else run.compute_time_s
     compute_j = observation.base_energy_j[members] if run.compute_energy_j is None else run.compute_energy_j

@@ -23,6 +23,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from kfl.scheduling._device import Devices
 from kfl.scheduling._upload_formulas import energy_scale, min_share, required_exponent
 from kfl.scheduling.arrays import ArrayRecord, PerDevice
 from kfl.scheduling.curve import CostCurve, FloatArray, UploadCurve
@@ -160,7 +161,7 @@ class Uplink(ArrayRecord):
         time_s = np.maximum(self.upload_time_s, 0.0)
         heard = np.where(self.gain > 0, self.gain, 1.0)  # a device that is not heard has no share that is enough
         return UploadCurve.of(
-            energy_scale(self.bandwidth_hz, self.noise_w_per_hz, time_s, heard), self._required_exponent
+            energy_scale(self.bandwidth_hz, self.noise_w_per_hz, time_s, heard), self.required_exponent
         )
 
     @cached_property
@@ -181,8 +182,14 @@ class Uplink(ArrayRecord):
             amplifier_efficiency=self.device.amplifier_efficiency,
         )
 
+    @property
+    def devices(self) -> Devices:
+        """The constants of whole devices; the paper's model is one of these too."""
+        return self._device_curve.devices
+
     @cached_property
-    def _required_exponent(self) -> FloatArray:
+    def required_exponent(self) -> FloatArray:
+        """The exponent b of each upload with the whole band."""
         return required_exponent(self.payload_bits, self.bandwidth_hz, self.upload_time_s)
 
     @property
@@ -196,7 +203,7 @@ class Uplink(ArrayRecord):
 
         Infinite where no share is enough, or no time is left.
         """
-        return min_share(self.snr, self._required_exponent)
+        return min_share(self.snr, self.required_exponent)
 
     def power_w(self, share: ArrayLike) -> FloatArray:
         """Return the radiated power at which a share costs least; infinite where no power is enough.
@@ -248,7 +255,10 @@ class Uplink(ArrayRecord):
 
     def _device_operation(self, share: FloatArray) -> Operation:
         """Return the clock, times and powers at which the shares cost least."""
-        compute_s, upload_s, power_w = self._device_curve.operation(share)
+        return self.operation_at(*self._device_curve.operation(share))
+
+    def operation_at(self, compute_s: FloatArray, upload_s: FloatArray, power_w: FloatArray) -> Operation:
+        """Return how whole devices run with these times and radiated powers, and what that takes of them."""
         parts = self.parts_j(compute_s, upload_s, power_w)
         with np.errstate(divide="ignore", invalid="ignore"):
             slower = np.where(compute_s > 0, self.device.fastest_s / compute_s, 1.0)

@@ -202,6 +202,10 @@ class Fleet(ABC):
     def describe_devices(self) -> Iterable[dict[str, Any]]:
         """For each device its number, model, parameters, samples and classes."""
 
+    def device_columns(self) -> dict[str, NDArray[Any]] | None:
+        """What `describe_devices` says, as columns of `kfl.core.columns.Records`; None where there are few devices."""
+        return None
+
 
 def finite(states: Sequence[State]) -> list[bool]:
     """Whether every number of each state is finite; from a GPU, read back at once."""

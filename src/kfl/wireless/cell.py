@@ -95,6 +95,10 @@ class Cell:
         """Return where a device starts, its processor and its transmitter: what its costs are computed from."""
         return {"position_m": self.position_m[device].tolist(), **self.hardware.describe(device)}
 
+    def columns(self) -> dict[str, FloatArray]:
+        """Return what `describe` says of each device, one array for each fact."""
+        return {"position_m": self.position_m, **self.hardware.columns()}
+
     def gains(self, round_index: int, previous: Fading | None = None) -> Gains:
         """Return the channel of one round: gains, what the server knows of them, and where the devices are."""
         return self.config.channel.gains(self.config, self.seed, round_index, self.position_m, previous)
