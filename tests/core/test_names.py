@@ -1,4 +1,4 @@
-"""Names are data: every place that shows a stranger's name, fed with a corpus of the worst ones."""
+"""Names are data: every place that shows an untrusted name, fed with a corpus of the worst ones."""
 
 import ast
 import csv

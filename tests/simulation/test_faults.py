@@ -202,7 +202,7 @@ def test_every_algorithm_survives_every_fault(data, name):
 @given(st.integers(0, 10**6), st.integers(0, 50))
 @settings(max_examples=80)
 def test_a_corrupt_upload_is_refused_or_harmless(seed, round_index):
-    """Rubbish in the row of a class the device does not hold harms nobody; all else is refused."""
+    """Rubbish in the row of a class the device does not hold harms no device; all else is refused."""
     good = Upload(1, {"means": torch.ones(4, 3), "counts": torch.tensor([5.0, 0.0, 2.0, 0.0])})
     bad = corrupted(good, seed, round_index)
     assert all(torch.equal(good.arrays[name], torch.ones(4, 3)) for name in ("means",)), "the original is untouched"
