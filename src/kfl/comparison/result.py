@@ -35,7 +35,7 @@ from kfl.comparison.tables import (
 from kfl.core.errors import ConfigError, KflError, RunFolderError
 from kfl.core.files import write_atomic
 from kfl.core.lazy import import_object
-from kfl.core.names import fenced
+from kfl.core.names import fenced, html_table
 from kfl.simulation.logs import Axis
 
 if TYPE_CHECKING:
@@ -336,9 +336,9 @@ class Comparison:
     def __repr__(self) -> str:
         return "\n\n".join(map(str, self.tables()))
 
-    def _repr_markdown_(self) -> str:
+    def _repr_html_(self) -> str:
         """The same in a notebook."""
-        return self.markdown(heading="####")
+        return "".join(html_table(table.cells, table.title, [*table.head, *table.notes]) for table in self.tables())
 
     def to_pandas(self) -> Any:
         """A table with one row per run: label, seed, settings and results, without the curves. Needs pandas."""
