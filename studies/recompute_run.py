@@ -80,10 +80,26 @@ def play(log: dict[str, Any], device: dict[str, Any], queue_j: Any, config: dict
     return [parts, time_s, bits[~silent].sum(), one["bits_down"].sum()]
 
 
+def whole(folder: Path, line: str) -> dict[str, Any]:
+    """A round, with the columns that are next to it where devices are many."""
+    log = json.loads(line)
+    beside = np.load(folder / f"columns/round-{log['round']:06d}.npz") if "columns" in log else {}
+    return {**log, **{name: beside[name].tolist() for name in beside}}
+
+
+def records_of(folder: Path) -> list[dict[str, Any]]:
+    """The record of each device, without its words where devices are many."""
+    if (folder / "devices.json").exists():
+        return list(json.loads((folder / "devices.json").read_text()))
+    found = np.load(folder / "devices.npz")
+    columns = {name: found[name].tolist() for name in found if f"{name}.words" not in found and "words" not in name}
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
 def main(folder: Path) -> int:
     """Check a run, and print the largest difference of each kind."""
     config, lines = tomllib.loads((folder / "config.toml").read_text()), (folder / "rounds.jsonl").read_text()
-    records, summary = (json.loads((folder / name).read_text()) for name in ("devices.json", "summary.json"))
+    records, summary = records_of(folder), json.loads((folder / "summary.json").read_text())
     if config["radio"] == "none" or lines.count('"gain"') != lines.count("\n"):
         sys.exit(f"{folder} has no radio, or is of a version that kept no gains.")
     records = [{**PRINTED, "min_cpu_hz": one["cpu_hz"], **one} for one in records]
@@ -94,7 +110,7 @@ def main(folder: Path) -> int:
     full_j = float(str(config["radio"].get("battery_capacity_j", "none")).replace("none", "inf"))
     charge_j = full_j * config["radio"].get("initial_charge", 1.0) + np.zeros(len(records))
     queue_j = full_j - charge_j if '"harvest_j"' in lines else np.zeros(len(records))
-    for log in map(json.loads, lines.splitlines()):
+    for log in (whole(folder, line) for line in lines.splitlines()):
         now_j, chosen = np.zeros_like(parts_j), [device["place"][k] for k in log["devices"]]
         now_j[:, chosen], *rest = play(log, device, queue_j, config, real)
         compare("charge of batteries", charge_j[chosen], log.get("charge_j", charge_j[chosen]), f"round {log['round']}")

@@ -12,7 +12,7 @@ from kfl.algorithms import CommonKnowledge, Upload
 from kfl.algorithms.gaussian import Common, personal
 from kfl.algorithms.kernel_expert import KernelExpert, fit_kernel, weigh_experts
 from kfl.algorithms.local_classifier import fit_linear
-from kfl.algorithms.reports import pack_means, unpack_means
+from kfl.algorithms.reports import dither_of, pack_means, unpack_means
 from kfl.data import LocalData
 from kfl.engine import RoundKey
 from kfl.engine.autograd import AutogradEngine
@@ -185,8 +185,10 @@ def _rival(
 def _coded(moments: Moments, device: int) -> Moments:
     """The same with class means as they arrive in 4 bits a number."""
     held, d = moments.counts > 0, moments.sums.shape[1]
-    codes, ranges = pack_means(moments.means, held, CODED_BITS, 0, device)
-    means = unpack_means(codes, ranges, d, CODED_BITS, 0, device)[0] * held[:, None]
+    dither = dither_of(len(held), d, 0, [device])[0]
+    codes, ranges = pack_means(moments.means, held, CODED_BITS, 0, dither)
+    means = torch.zeros_like(moments.means)
+    means[held] = unpack_means(codes, ranges, d, CODED_BITS, 0, dither[held])[0]
     return replace(moments, sums=means * moments.counts[:, None])
 
 

@@ -53,7 +53,7 @@ def sums_of(fleet, classes=4, *, full=False, seed=0):
         if full:
             found["signs"] += away.T @ away
         else:
-            signs = reports.sketch_signs(away, 16, seed, device)
+            signs = reports.sketch_signs(away[None], 16, seed, [device])[0].double() * 2 - 1
             for half in (0, 1):
                 found["signs"][half] += signs[half::2].T @ signs[half::2]
                 found["sketches"][half] += len(signs[half::2])
@@ -172,20 +172,22 @@ def test_a_device_that_differs_keeps_its_own_means_and_one_that_does_not_takes_t
 def test_means_arrive_within_a_step_of_the_grid_and_codes_within_their_bytes(bits, d, seed, held):
     held = torch.tensor(held)
     rows = torch.randn(len(held), d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    codes, largest = reports.pack_means(rows, held, bits, seed, 3)
-    assert codes.shape == (len(held), -(-d * bits // 8)) and not codes[~held].any()
-    found, variance = reports.unpack_means(codes, largest, d, bits, seed, 3)
+    dither = reports.dither_of(len(held), d, seed, [3])[0]
+    codes, largest = reports.pack_means(rows, held, bits, seed, dither)
+    assert codes.shape == (int(held.sum()), -(-d * bits // 8))
+    found, variance = reports.unpack_means(codes, largest, d, bits, seed, dither[held])
     step = 2 * largest.double() / (2**bits - 1)
-    turned = (reports.rotated(found - rows, seed)).abs()[held]
-    assert (turned <= step[held, None] * (1 + 1e-6) + 1e-12).all()
+    turned = (reports.rotated(found - rows[held], seed)).abs()
+    assert (turned <= step[:, None] * (1 + 1e-6) + 1e-12).all()
     torch.testing.assert_close(variance, step**2 / 12)
     torch.testing.assert_close(reports.rotated(reports.rotated(rows, seed), seed, back=True), rows)
 
 
 def test_the_error_of_a_mean_in_few_bits_has_the_variance_it_says():
     rows = torch.randn(50, 200, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    codes, largest = reports.pack_means(rows, torch.ones(50, dtype=torch.bool), 4, 7, 0)
-    found, variance = reports.unpack_means(codes, largest, 200, 4, 7, 0)
+    dither = reports.dither_of(50, 200, 7, [0])[0]
+    codes, largest = reports.pack_means(rows, torch.ones(50, dtype=torch.bool), 4, 7, dither)
+    found, variance = reports.unpack_means(codes, largest, 200, 4, 7, dither)
     assert float((found - rows).square().mean()) == pytest.approx(float(variance.mean()), rel=0.05)
     assert abs(float((found - rows).mean())) < 4 * float((variance.mean() / 10000).sqrt())
 

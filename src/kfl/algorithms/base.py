@@ -16,7 +16,7 @@ Work is charged by one rule for all. As printed, a round costs a device the forw
 operations, whatever else the algorithm does. With `real_work` it costs everything the algorithm computes on a device:
 forward passes, backward passes (twice the forward pass of a layer that is trained, once that of a layer that gradients
 only pass through), further models, passes over proxy samples and those that read features or logits. Evaluation,
-compression, noise and the server's work are charged to nobody.
+compression, noise and the server's work are not charged.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
 from typing import TYPE_CHECKING, ClassVar
 
-from kfl.algorithms.aggregation import RULES, Aggregation, combine, stored_like
+from kfl.algorithms.aggregation import RULES, Aggregation, Sums, combine, means, stored_like
 from kfl.algorithms.uploads import (
     BITS_PER_VALUE,
     ArrayFormat,
@@ -84,8 +84,10 @@ class Algorithm(Fields, ABC):
     """True where features must mean the same on all devices: `--encoder auto` is then the one that suits the data."""
     fixed_features: ClassVar[bool] = False
     """True where what is reported does not depend on anything that was trained."""
+    tested_at_once: ClassVar[int] = 100
+    """Devices whose states are in memory together when a simulated fleet is tested."""
     main_parameter: ClassVar[tuple[str, tuple[float, ...]] | None] = None
-    """The field that `kfl compare --search` tries beside the learning rate, and its values; None for none."""
+    """The field that `kfl compare --search` tries next to the learning rate, and its values; None for none."""
 
     local_steps: int = 5
     """Passes over the local data in a round, τ. A pass is one full-batch step unless batch_size is set."""
@@ -215,6 +217,18 @@ class Algorithm(Fields, ABC):
         """Return what is averaged of an upload: its own arrays, unless they are packed."""
         return upload.arrays
 
+    def summed(self, uploads: Sequence[Upload], server: State) -> Sums | None:
+        """Return the weighted sums of what is averaged of many packed uploads at once; None to unpack each of them.
+
+        It saves what `decoded` would take of single uploads. None also where a sum is not finite: then each is looked
+        at.
+
+        Args:
+            uploads: At least one, each with the declared arrays.
+            server: The server's state.
+        """
+        return None
+
     def received(self, message: Message, engine: Engine) -> State:
         """Return what a device knows of the server's state: the message, unless that is packed."""
         return dict(message)
@@ -250,6 +264,10 @@ class Algorithm(Fields, ABC):
         formats, sent = self.averaged_format(server), good
         if self.packs:  # what was sound in its packing need not be so without
             good = sent = [as_declared(upload, self.upload_format(server)) for upload in good]
+            if self.rule()[0] == "mean" and (sums := self.summed(sent, server)) is not None:
+                if (mean := means(formats, sums)) is None:
+                    return server, rejected
+                return self.noted(self.updated(server, mean, sums.weights), sent), rejected
             unpacked = [Upload(upload.device, self.decoded(upload, server)) for upload in good]
             good, spoiled = usable(unpacked, formats)
             rejected += spoiled

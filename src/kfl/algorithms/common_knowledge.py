@@ -1,13 +1,13 @@
 """Common knowledge: class means of one fixed encoder, reported once; every device then classifies in closed form.
 
 In KFL each device has its own network, so a class mean of one says little to another. Here all devices look at their
-samples through the same encoder that nobody trains (`kfl.encoders`). Means then add up: a device sends, once,
+samples through the same fixed encoder (`kfl.encoders`). Means then add up: a device sends, once,
 
     counts n_kc,   class means μ_kc at 4 bits a number,   its covariance as 32 vectors of signs
 
 and the server sums what arrives to class means M, a covariance Σ within classes, and a covariance B between devices
 (`kfl.algorithms.gaussian`). From those every device makes its own classifier, without a gradient: it mixes in its own
-covariance, shrinks its own means towards the common ones as far as devices agree, and weighs the result against a
+covariance, shrinks its own means toward the common ones as far as devices agree, and weighs the result against a
 kernel regression on its own samples alone by what each says of samples left out. With plenty of data it so keeps its
 own, with little it gets the common one.
 
@@ -35,6 +35,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 import numpy as np
@@ -48,8 +49,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from kfl.algorithms.aggregation import Sums
     from kfl.algorithms.base import Message
-    from kfl.algorithms.gaussian import Common, Sums
+    from kfl.algorithms.gaussian import Common
+    from kfl.algorithms.gaussian import Sums as GaussianSums
     from kfl.engine import DeviceProfile, Engine, RoundKey
     from kfl.models import FleetModels, State
 
@@ -84,6 +87,7 @@ class CommonKnowledge(RobustRules):
     needs_encoder: ClassVar[bool] = True
     predicts_alone: ClassVar[bool] = False
     fixed_features: ClassVar[bool] = True
+    tested_at_once: ClassVar[int] = 10_000  # they have no models, and what is common is prepared once for all
 
     mean_bits: int = 4
     """Bits of one number of a class mean, 1 to 16, or 32 for the number as it is."""
@@ -222,54 +226,13 @@ class CommonKnowledge(RobustRules):
         self, message: Message, devices: Sequence[int], states: Sequence[State], engine: Engine, key: RoundKey
     ) -> tuple[list[State], list[Upload]]:
         """Encode the local samples once, and report them."""
-        import torch
+        from kfl.algorithms.many_reports import make_reports
 
         server = self.received({name: value.cpu() for name, value in message.items()}, engine)
-        uploads = [
-            Upload(device, self._report(device, *engine.samples(device, "train"), server, key)) for device in devices
-        ]
-        return [{**state, "encoded": torch.tensor(True)} for state in states], uploads
-
-    def _report(self, device: int, x: Tensor, y: Tensor, server: State, key: RoundKey) -> dict[str, Tensor]:
-        """One device's report."""
-        import torch
-
-        from kfl.algorithms import reports
-
-        classes, seed = len(server["totals"]), int(server["seed"])
-        x, y = x.flatten(1).double().cpu(), y.cpu()
-        if self.clip_norm is not None:
-            x = x * (self.clip_norm / x.norm(dim=1, keepdim=True).clamp(min=1e-300)).clamp(max=1)
-        counts, means, away = reports.moments(x, y, classes)
-        arrays: dict[str, Tensor] = {"counts": counts.long()}
-        center, spread = torch.zeros(x.shape[1], dtype=torch.float64), torch.ones(x.shape[1], dtype=torch.float64)
-        if self.noise_multiplier and self.clip_norm is not None:
-            draw = torch.Generator().manual_seed(key.secret_seed("privacy noise", device))
-            noise = torch.randn(means.shape, generator=draw, dtype=torch.float64)
-            means = means + 2 * self.clip_norm * self.noise_multiplier * noise / counts.clamp(min=1)[:, None]
-        else:
-            own_center, own_spread = reports.own_statistics(means, counts, away)
-            if not bool(server["whitened"]):
-                arrays["center"], arrays["center_range"] = reports.pack_range(own_center, reports.CENTER_BITS)
-                center = _unpacked(arrays, "center", x.shape[1], reports.CENTER_BITS)
-            arrays["spread"], arrays["spread_range"] = reports.pack_range(own_spread.log(), reports.SPREAD_BITS)
-            spread = _unpacked(arrays, "spread", x.shape[1], reports.SPREAD_BITS).exp()
-        held = counts > 0
-        if self.mean_bits == FULL_PRECISION_BITS:
-            arrays["means"] = (means * held[:, None]).float()
-        else:
-            relative = (means - center) / spread
-            arrays["means"], arrays["ranges"] = reports.pack_means(relative, held, self.mean_bits, seed, device)
-        if "spread" not in arrays:
-            return arrays
-        if self.covariance == "signs":
-            number = min(self.sketches, len(x) // 2)
-            signs = torch.zeros(self.sketches, x.shape[1], dtype=torch.int64)
-            signs[:number] = (reports.sketch_signs(away, number, seed, device) > 0).long()
-            arrays["signs"], arrays["drawn"] = reports.pack_codes(signs, 1), torch.arange(self.sketches) < number
-        elif self.covariance == "full":
-            arrays["scatter"] = reports.triangle(away.T @ away).float()
-        return arrays
+        samples = engine.shared_samples(devices, "train")
+        uploads = make_reports(self, devices, samples, server, key, engine.plan.workers)
+        encoded = _encoded()
+        return [{**state, **encoded} if state else encoded for state in states], uploads
 
     # ── What the server makes of it ──
 
@@ -285,50 +248,23 @@ class CommonKnowledge(RobustRules):
         return found
 
     def decoded(self, upload: Upload, server: State) -> Mapping[str, Tensor]:
-        """Return what a report adds to each sum."""
+        """Return what a report adds to each sum, over its weight."""
+        from kfl.algorithms.many_reports import sum_reports
+
+        found = sum_reports(self, [upload], server)
+        counts = upload.arrays["counts"].cpu()
+        present = {"counts": counts, "present": (counts > 0).any().long()}
+        totals = found.values["totals"] / counts.double().clamp(min=1)[:, None]
+        return {**present, **found.values, "totals": totals}
+
+    def summed(self, uploads: Sequence[Upload], server: State) -> Sums | None:
+        """Add up all reports, without the terms of any single one."""
         import torch
 
-        from kfl.algorithms import reports
+        from kfl.algorithms.many_reports import sum_reports
 
-        arrays = {name: value.cpu() for name, value in upload.arrays.items()}
-        counts = arrays["counts"].double()
-        classes, d = server["totals"].shape
-        seed, held = int(server["seed"]), counts > 0
-        center, spread = torch.zeros(d, dtype=torch.float64), torch.ones(d, dtype=torch.float64)
-        if "center" in arrays:
-            center = _unpacked(arrays, "center", d, reports.CENTER_BITS)
-        if "spread" in arrays:
-            spread = _unpacked(arrays, "spread", d, reports.SPREAD_BITS).exp()
-        if self.mean_bits == FULL_PRECISION_BITS:
-            means, variance = arrays["means"].double(), torch.zeros(classes, dtype=torch.float64)
-        else:
-            sent = (arrays["means"], arrays["ranges"], d, self.mean_bits, seed, upload.device)
-            relative, variance = reports.unpack_means(*sent)
-            means = relative * spread + center
-        means = torch.where(held[:, None], means, 0.0)
-        noise = (counts * variance * held).sum() * spread.square()
-        if self.noise_multiplier and self.clip_norm is not None:
-            added = (2 * self.clip_norm * self.noise_multiplier) ** 2 / counts.clamp(min=1)
-            noise = noise + torch.where(held, added, 0.0).sum()
-        signs, drawn = torch.zeros(2, d, d, dtype=torch.float64), [0.0, 0.0]
-        if "signs" in arrays:
-            rows = reports.unpack_codes(arrays["signs"], 1, d)[arrays["drawn"]].double() * 2 - 1
-            for half in (0, 1):
-                signs[half], drawn[half] = rows[half::2].T @ rows[half::2], float(len(rows[half::2]))
-        elif "scatter" in arrays:
-            signs[:] = reports.square(arrays["scatter"].double(), d)
-        freedom = float(counts.sum() - held.sum())
-        return {
-            "counts": arrays["counts"],
-            "present": held.any().long(),
-            "totals": means,
-            "squares": counts.square(),
-            "outer": (means * counts[:, None]).T @ means,
-            "noise": noise,
-            "within": max(freedom, 0.0) * spread.square(),
-            "signs": signs,
-            "numbers": torch.tensor([float(held.sum()), freedom, *drawn], dtype=torch.float64),
-        }
+        found = sum_reports(self, uploads, server)
+        return found if all(bool(torch.isfinite(value).all()) for value in found.values.values()) else None
 
     def updated(self, server: State, mean: Mapping[str, Tensor], weight: Mapping[str, Tensor]) -> State:
         """Add what arrived to the sums."""
@@ -341,28 +277,27 @@ class CommonKnowledge(RobustRules):
 
     def noted(self, server: State, uploads: Sequence[Upload]) -> State:
         """Keep single reports, and take out those that they replace."""
-        import torch
+        from kfl.algorithms.many_reports import kept, with_reports
 
-        found = dict(server)
-        for upload in uploads:
-            if not bool((upload.arrays["counts"] > 0).any()):
-                continue
-            place = (found[REPORTED] == upload.device).nonzero().flatten()
-            arrays = {f"{REPORTED} {name}": value.cpu() for name, value in upload.arrays.items()}
-            if not len(place):
-                found[REPORTED] = torch.cat([found[REPORTED], torch.tensor([upload.device])])
-                for name, value in arrays.items():
-                    found[name] = torch.cat([found[name], value[None]]) if name in found else value[None]
-                continue
-            before = {name: found[f"{REPORTED} {name}"][int(place)] for name in upload.arrays}
-            for name, value in self.decoded(Upload(upload.device, before), server).items():
-                factor = before["counts"].double()[:, None] if name == "totals" else 1.0
-                if name in found:
-                    found[name] = found[name] - factor * value
-            for name, value in arrays.items():
-                found[name] = found[name].index_copy(0, place, value[None])
-        order = found[REPORTED].argsort()  # whoever came first
-        return {name: value[order] if name.startswith(REPORTED) else value for name, value in found.items()}
+        formats, said = self.upload_format(server), [one for one in uploads if bool((one.arrays["counts"] > 0).any())]
+        first = {upload.device: upload for upload in reversed(said)}
+        new = [upload for upload in said if first[upload.device] is upload]
+        if not new:
+            return server
+        found, gone = dict(server), np.flatnonzero(np.isin(server[REPORTED].numpy(), list(first))).tolist()
+        for place in gone:
+            before = Upload(int(server[REPORTED][place]), kept(server, formats, place))
+            for name, value in self._added_by(before, server).items():
+                found[name] = found[name] - value
+        found = with_reports(found, formats, new, gone)
+        again = [upload for upload in said if first[upload.device] is not upload]
+        return self.noted(found, again) if again else found
+
+    def _added_by(self, upload: Upload, server: State) -> dict[str, Tensor]:
+        """What a report has added to each of the server's sums."""
+        found = self.summed([upload], server)
+        assert found is not None  # it was added
+        return {**found.values, "counts": found.weights["counts"]}
 
     def worth(
         self, server: State, samples: NDArray[np.float64], counts: NDArray[np.int64] | None = None
@@ -400,19 +335,20 @@ class CommonKnowledge(RobustRules):
 
     def correct(self, server: State, devices: Sequence[int], states: Sequence[State], engine: Engine) -> list[int]:
         """Classify each device's test samples by its own classifier; before its first round, by the common one."""
-        from kfl.algorithms.kernel_expert import classify
+        from kfl.algorithms.many_classifiers import Fleet, Lens
+        from kfl.engine.workers import spread
 
-        common = self.common(server)
-        found = []
-        for device, state in zip(devices, states, strict=True):
-            x, y = (value.cpu() for value in engine.samples(device, "test"))
-            train_x, train_y = (value.cpu() for value in engine.samples(device, "train"))
-            own = bool(state.get("encoded", False)) and self.personal != "none"
-            said = classify(
-                common, train_x.flatten(1), train_y, x.flatten(1), own=own, kernel=self.personal == "experts"
-            )
-            found.append(int((said == y).sum()))
-        return found
+        train, test = (engine.shared_samples(devices, split) for split in ("train", "test"))
+        fleet = Fleet(Lens.of(self.common(server)), train, test, self.personal == "experts")
+        found = np.zeros(len(devices), dtype=np.int64)
+        own = np.array([self.personal != "none" and bool(state.get("encoded", False)) for state in states], dtype=bool)
+        if not own.all():
+            found[~own] = fleet.common_right(np.flatnonzero(~own))
+        if own.any():
+            batches = list(fleet.batches(np.flatnonzero(own)))
+            for batch, right in zip(batches, spread(fleet.own_right, batches, engine.plan.workers), strict=True):
+                found[batch] = right
+        return list(map(int, found))
 
     def why_not_exported(self) -> str | None:
         """A device's classifier is made of its samples each time, which a run folder does not hold."""
@@ -448,7 +384,7 @@ class CommonKnowledge(RobustRules):
         return float(n * d * (classes + passes) + classes * d * turned)
 
 
-def _sums(server: State) -> Sums:
+def _sums(server: State) -> GaussianSums:
     from kfl.algorithms.gaussian import Sums
 
     pairs, freedom, first, second = server["numbers"]
@@ -460,10 +396,12 @@ def _sums(server: State) -> Sums:
     )
 
 
-def _unpacked(arrays: Mapping[str, Tensor], name: str, d: int, bits: int) -> Tensor:
-    from kfl.algorithms.reports import unpack_range
+@lru_cache(maxsize=1)
+def _encoded() -> State:
+    """The state of a device that has encoded its samples: one for all, since states are never changed."""
+    import torch
 
-    return unpack_range(arrays[name], arrays[f"{name}_range"], d, bits)
+    return {"encoded": torch.tensor(True)}
 
 
 def _bytes(numbers: int, bits: int) -> int:

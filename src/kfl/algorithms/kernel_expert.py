@@ -1,4 +1,4 @@
-"""A device's own classifier without anybody else: ridge regression on a Gaussian kernel of all encoder numbers.
+"""A device's own classifier without any other device: ridge regression on a Gaussian kernel of all encoder numbers.
 
 With K_ij = exp(−‖s_i − s_j‖²/(2 w²)), w² the mean squared distance of its samples, targets Y of ones and zeros and a
 ridge λ, predictions are K(x, ·) A with A = (K + λ I)⁻¹ Y. What each sample would be given if it were left out follows
@@ -60,7 +60,7 @@ def fit_kernel(x: Tensor, place: Tensor, classes: int) -> KernelExpert:
 def as_log_probabilities(values: Tensor) -> Tensor:
     """Make outputs of a regression on ones and zeros probabilities that are never quite zero, and take logarithms."""
     kept = values.clamp(LEAST_PROBABILITY, 1)
-    return (kept / kept.sum(1, keepdim=True)).log()
+    return (kept / kept.sum(-1, keepdim=True)).log()
 
 
 def _kernel(x: Tensor, points: Tensor, width2: float) -> Tensor:

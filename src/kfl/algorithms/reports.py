@@ -16,6 +16,7 @@ Rotation, dither and signs ε follow from the run's seed and the device's number
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 
 import torch
@@ -30,31 +31,6 @@ SPREAD_BITS = 4
 CENTER_BITS = 16
 SMALLEST_SPREAD = 1e-3
 """Of a feature, relative to the largest of the same device: a constant feature has none."""
-
-
-def own_statistics(means: Tensor, counts: Tensor, away: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a device's own mean and its standard deviation within classes, both (d,); the latter is never zero.
-
-    Args:
-        means: Class means, (classes, d).
-        counts: Samples of each class.
-        away: What each sample differs from the mean of its class, (n, d).
-    """
-    center = (counts[:, None] * means).sum(0) / counts.sum().clamp(min=1)
-    freedom = float(counts.sum() - (counts > 0).sum())
-    if freedom <= 0:
-        return center, torch.ones_like(center)
-    spread = (away.square().sum(0) / freedom).sqrt()
-    largest = float(spread.max())
-    return center, spread.clamp(min=SMALLEST_SPREAD * largest) if largest > 0 else torch.ones_like(spread)
-
-
-def moments(x: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return counts and means of each class, and what samples (n, d) differ from these."""
-    one_hot = torch.nn.functional.one_hot(y, classes).double()
-    counts = one_hot.sum(0)
-    means = one_hot.T @ x / counts.clamp(min=1)[:, None]
-    return counts, means, x - means[y]
 
 
 def triangle(matrix: Tensor) -> Tensor:
@@ -72,62 +48,68 @@ def square(triangle: Tensor, d: int) -> Tensor:
     return found
 
 
-def pack_means(relative: Tensor, held: Tensor, bits: int, seed: int, device: int) -> tuple[Tensor, Tensor]:
+def pack_means(relative: Tensor, held: Tensor, bits: int, seed: int, dither: Tensor) -> tuple[Tensor, Tensor]:
     """Quantize class means.
 
     Args:
-        relative: (classes, d), in units of the device's own spread.
-        held: Which rows are sent, (classes,).
+        relative: (…, classes, d), in units of the device's own spread.
+        held: Which of them are sent, (…, classes).
         bits: Of one number.
         seed: The run's seed.
-        device: The device's number.
+        dither: Of all rows, by `dither_of`.
 
     Returns:
-        Codes (classes, ⌈d bits/8⌉) in uint8, and each row's largest magnitude in float32, zero where none is sent.
+        Codes (rows, ⌈d bits/8⌉) in uint8 of those that are sent, and each row's largest magnitude in float32.
     """
-    turned = rotated(relative, seed)
-    largest = torch.where(held, turned.abs().amax(1), 0.0).float()
+    turned, dither = rotated(relative, seed)[held], dither[held]
+    largest = turned.abs().amax(1).float()
     step = 2 * largest.double() / (2**bits - 1)
-    shifted = (turned + largest[:, None]) / step.clamp(min=1e-300)[:, None] + _dither(turned.shape, seed, device)
-    codes = shifted.round().clamp(0, 2**bits - 1) * held[:, None]
-    return pack_codes(codes.long(), bits), largest
+    shifted = (turned + largest[:, None]) / step.clamp(min=1e-300)[:, None] + dither
+    return pack_codes(shifted.round().clamp(0, 2**bits - 1).long(), bits), largest
 
 
-def unpack_means(codes: Tensor, largest: Tensor, d: int, bits: int, seed: int, device: int) -> tuple[Tensor, Tensor]:
-    """Return what `pack_means` sent, (classes, d), and the variance of its error in each number, (classes,)."""
+def unpack_means(codes: Tensor, largest: Tensor, d: int, bits: int, seed: int, dither: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what `pack_means` sent, (rows, d), and the variance of its error in each number, (rows,)."""
     step = 2 * largest.double() / (2**bits - 1)
-    numbers = unpack_codes(codes, bits, d).double() - _dither((len(codes), d), seed, device)
-    turned = numbers * step[:, None] - largest.double()[:, None]
+    turned = (unpack_codes(codes, bits, d).double() - dither) * step[:, None] - largest.double()[:, None]
     return rotated(turned, seed, back=True), step.square() / 12
 
 
 def pack_range(values: Tensor, bits: int) -> tuple[Tensor, Tensor]:
-    """Put numbers on a grid between their least and largest: codes (⌈n bits/8⌉,) and the range (2,) in float32."""
-    ends = torch.stack([values.min(), values.max()]).float()
-    step = (ends[1] - ends[0]).double() / (2**bits - 1)
-    codes = ((values - ends[0].double()) / step.clamp(min=1e-300)).round().clamp(0, 2**bits - 1)
-    return pack_codes(codes.long()[None], bits)[0], ends
+    """Put numbers (…, n) on a grid between their least and largest: codes (…, ⌈n bits/8⌉), ranges (…, 2) in float32."""
+    ends = torch.stack([values.amin(-1), values.amax(-1)], -1).float()
+    step = (ends[..., 1:] - ends[..., :1]).double() / (2**bits - 1)
+    codes = ((values - ends[..., :1].double()) / step.clamp(min=1e-300)).round().clamp(0, 2**bits - 1).long()
+    return pack_codes(codes.reshape(-1, codes.shape[-1]), bits).reshape(*values.shape[:-1], -1), ends
 
 
 def unpack_range(codes: Tensor, ends: Tensor, d: int, bits: int) -> Tensor:
-    """Return what `pack_range` sent, (d,) in float64."""
-    low, high = ends.double()
-    result: Tensor = low + unpack_codes(codes[None], bits, d)[0].double() * (high - low) / (2**bits - 1)
+    """Return what `pack_range` sent, (…, d) in float64."""
+    low, high = ends.double()[..., :1], ends.double()[..., 1:]
+    numbers = unpack_codes(codes.reshape(-1, codes.shape[-1]), bits, d).reshape(*codes.shape[:-1], d)
+    result: Tensor = low + numbers.double() * (high - low) / (2**bits - 1)
     return result
 
 
-def sketch_signs(away: Tensor, number: int, seed: int, device: int) -> Tensor:
-    """Return the signs of random sums of what samples differ from their class means: (number, d) of ±1.
+def sketch_signs(away: Tensor, number: int, seed: int, devices: Sequence[int]) -> Tensor:
+    """Return which random sums of what samples differ from their class means are not negative: (devices, number, d).
 
-    >>> sketch_signs(torch.tensor([[1.0, -2.0]]), 2, seed=0, device=0).abs().tolist()
-    [[1.0, 1.0], [1.0, 1.0]]
+    Args:
+        away: The differences of each device, (devices, n, d).
+        number: How many sums each device draws.
+        seed: The run's seed.
+        devices: Their numbers.
+
+    >>> sketch_signs(torch.tensor([[[1.0, -2.0]]]), 2, seed=0, devices=[0]).sum(2).tolist()
+    [[1, 1]]
     """
-    random = torch.randint(0, 2, (number, len(away)), generator=_generator("sketches", seed, device)) * 2 - 1
-    return torch.where(random.to(away) @ away >= 0, 1.0, -1.0).to(torch.float64)
+    size = (number, away.shape[1])
+    draws = [torch.randint(0, 2, size, generator=_generator("sketches", seed, device)) for device in devices]
+    return (torch.stack(draws) * 2 - 1).to(away) @ away >= 0
 
 
 def pack_codes(codes: Tensor, bits: int) -> Tensor:
-    """Pack rows of whole numbers below 2^bits into bytes.
+    """Pack rows of integers below 2^bits into bytes.
 
     >>> pack_codes(torch.tensor([[1, 0, 1, 1]]), bits=1).tolist()
     [[13]]
@@ -146,8 +128,8 @@ def unpack_codes(packed: Tensor, bits: int, number: int) -> Tensor:
 
 
 def rotated(rows: Tensor, seed: int, *, back: bool = False) -> Tensor:
-    """Turn rows (n, d) by an orthogonal matrix that follows from the seed, or back."""
-    signs, cosines = _rotation(rows.shape[1], seed)
+    """Turn rows (…, d) by an orthogonal matrix that follows from the seed, or back."""
+    signs, cosines = _rotation(rows.shape[-1], seed)
     return rows @ cosines.T * signs if back else (rows * signs) @ cosines
 
 
@@ -161,9 +143,12 @@ def _rotation(d: int, seed: int) -> tuple[Tensor, Tensor]:
     return signs, cosines
 
 
-def _dither(shape: tuple[int, ...] | torch.Size, seed: int, device: int) -> Tensor:
-    """Numbers between −½ and ½ that both ends know."""
-    return torch.rand(tuple(shape), generator=_generator("dither", seed, device), dtype=torch.float64) - 0.5
+def dither_of(classes: int, d: int, seed: int, devices: Sequence[int]) -> Tensor:
+    """Return numbers between −½ and ½ that both ends know: (devices, classes, d)."""
+    found = torch.empty(len(devices), classes, d, dtype=torch.float64)
+    for row, device in zip(found, devices, strict=True):
+        torch.rand((classes, d), generator=_generator("dither", seed, device), out=row)
+    return found.sub_(0.5)
 
 
 def _generator(purpose: str, seed: int, device: int) -> torch.Generator:

@@ -1,6 +1,6 @@
 """What devices send: the arrays an algorithm declares, their size on the air, and uploads that are something else.
 
-A radio link or a stranger's device can deliver anything. `Algorithm.upload_format` declares the arrays of an upload;
+A radio link or an untrusted device can deliver anything. `Algorithm.upload_format` declares the arrays of an upload;
 everything a server averages is checked against that first. An upload that fails is refused with a code, and the round
 goes on with the rest. The scheduler plans with the size that the formats declare (`wire_size`); what a run reports is
 counted from the arrays that devices send (`sent_bits`).
@@ -11,11 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
 from kfl.core.refusals import Facts, describe, stored_refusal
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 MOST_SAMPLES = 2**53
@@ -280,12 +282,22 @@ def sent_bits(upload: Upload, formats: UploadFormat) -> float:
     for name, array in arrays.items():
         if not isinstance(array, torch.Tensor):
             continue
-        form, found = formats.get(name, ArrayFormat(())), ArrayFormat.like(array)
+        form = formats.get(name, _UNDECLARED)
         counts = upload.arrays.get(form.weight) if form.held_rows else None
         held = None if counts is None else int((counts > 0).sum())
-        own = replace(form, shape=found.shape, dtype=found.dtype, held_rows=form.held_rows and counts is not None)
-        total += wire_size({name: own}, held)
+        total += _size_of(name, form, tuple(array.shape), array.dtype, held)
     return total
+
+
+_UNDECLARED = ArrayFormat(())
+
+
+@lru_cache(maxsize=4096)
+def _size_of(name: str, form: ArrayFormat, shape: tuple[int, ...], dtype: torch.dtype, held: int | None) -> float:
+    """The bits of an array as it is; many devices send arrays of the same shapes."""
+    found = str(dtype).removeprefix("torch.")
+    own = replace(form, shape=shape, dtype=found, held_rows=form.held_rows and held is not None)
+    return wire_size({name: own}, held)
 
 
 def _own_bits(dtype: str) -> int:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from kfl.core.columns import column_of
 from kfl.core.names import for_terminal
 from kfl.core.terminal import plain_console, tell_exactly
 from kfl.core.text import bit_count, duration, fine_percent, percent, quantity, several
@@ -34,7 +35,7 @@ def print_summary(experiment: Experiment, history: History, folder: Path) -> Non
     table = Table(title=for_terminal(title))
     table.add_column("")
     table.add_column(name, justify="right", style="bold")
-    tested = sum(device["accuracy"] is not None for device in history.devices)
+    tested = sum(value is not None for value in column_of(history.devices, "accuracy"))
     whose = f"{tested:,} tested devices" if experiment.tested_devices is not None else "all devices"
     table.add_row(f"accuracy, {whose}", percent(summary["accuracy"]))
     table.add_row("worst tenth of devices", percent(history.worst_tenth))
@@ -82,12 +83,13 @@ def sentences(experiment: Experiment, history: History) -> list[str]:
     if history.rounds and not any(log.devices for log in history.rounds):
         why = Counter(describe(log.status) for log in history.rounds).most_common(1)[0][0]
         return [f"No device took part in any round, so nothing was learned. {why}"]
-    never = sum(device["rounds"] == 0 for device in history.devices)
+    never = column_of(history.devices, "rounds").count(0)
     if 2 * never > len(history.devices):
         notes.append(f"{never:,} of {len(history.devices):,} devices never took part; their models are as they began.")
     if experiment.tested_devices is not None and experiment.algorithm.predicts_alone:
-        tested = [device for device in history.devices if device["accuracy"] is not None]
-        took = sum(device["rounds"] > 0 for device in tested)
+        known, rounds = (column_of(history.devices, name) for name in ("accuracy", "rounds"))
+        tested = [count for value, count in zip(known, rounds, strict=True) if value is not None]
+        took = sum(count > 0 for count in tested)
         notes.append(f"{took:,} of the {len(tested):,} tested devices ever took part.")
     if "declared_bits_up" in summary:
         notes.append(
@@ -123,7 +125,7 @@ def sentences(experiment: Experiment, history: History) -> list[str]:
 def beside_others(experiment: Experiment, history: History) -> list[str]:
     """What random devices would have spent, where that is less, and what any schedule must have spent."""
     summary, sentences = history.summary, []
-    taken, spent_j = [device["rounds"] for device in history.devices], summary["energy_j"]
+    taken, spent_j = column_of(history.devices, "rounds"), summary["energy_j"]
     random, least_j = summary.get("random_devices"), summary.get("least_energy_j")
     if random is not None and spent_j > 1.01 * random["energy_j"]:
         others = (random["count"], random["energy_j"], random["participations"])

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from kfl._version import __version__
+from kfl.core.columns import column_of
 from kfl.core.config import flatten
 from kfl.core.errors import RunFolderError
 from kfl.core.files import read_regular, write_atomic
@@ -108,7 +109,7 @@ def record(experiment: Experiment, history: History, note: str = "", label: str 
         **_kept_out("kept_out", logs),
         **_kept_out("nobody_kept_out", [log for log in logs if not log.devices]),
         "why_nobody": _commonest(log.status for log in logs if not log.devices),
-        "devices_never_chosen": sum(device["rounds"] == 0 for device in history.devices),
+        "devices_never_chosen": column_of(history.devices, "rounds").count(0),
         "devices_over_budget": summary.get("devices_over_budget", 0),
         "largest_use_of_budget": summary.get("largest_use_of_budget"),
         "curve": curve(logs),
@@ -119,8 +120,8 @@ def record(experiment: Experiment, history: History, note: str = "", label: str 
 
 def class_facts(history: History, classes: int) -> Record:
     """Number of classes, and how many a device holds that takes part: what class means really cost to send."""
-    rounds = [device["rounds"] for device in history.devices]
-    held = [len(device["classes"]) for device in history.devices]
+    rounds = column_of(history.devices, "rounds")
+    held = [len(classes) for classes in column_of(history.devices, "classes")]
     weighted = sum(r * h for r, h in zip(rounds, held, strict=True))
     return {"classes": classes, "held_classes": weighted / sum(rounds) if sum(rounds) else 0.0}
 

@@ -11,7 +11,7 @@ torch.Size([20, 4])
 
 from kfl.data.adjust import add_new_class, limit_samples, limit_tested
 from kfl.data.dataset import Dataset
-from kfl.data.local_data import LocalData
+from kfl.data.local_data import LocalData, SharedSamples
 from kfl.data.partition import Partition, can_be_distinct, partition
 from kfl.data.registry import DATASETS, check_name, dataset_path, download, downloadable, load_dataset, short_name
 from kfl.data.source import Download, RemoteFile, Source
@@ -25,6 +25,7 @@ __all__ = [
     "LocalData",
     "Partition",
     "RemoteFile",
+    "SharedSamples",
     "Source",
     "add_new_class",
     "cached",

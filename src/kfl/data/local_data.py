@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -13,6 +15,53 @@ if TYPE_CHECKING:
 
     from kfl.data.dataset import Dataset
     from kfl.data.partition import Partition
+
+
+@dataclass(frozen=True, eq=False)
+class SharedSamples:
+    """Samples of several devices: each sample once, however many devices hold it, and whose rows are whose.
+
+    >>> import torch
+    >>> samples = SharedSamples(torch.eye(3), torch.arange(3), np.array([0, 1, 1]), np.array([0, 2, 3]))
+    >>> len(samples), samples[1].tolist(), samples.padded(np.array([0, 1]))[1].tolist()
+    (2, [1], [[True, True], [True, False]])
+    """
+
+    inputs: Tensor
+    """(samples, …), float32."""
+    labels: Tensor
+    rows: NDArray[np.int64]
+    """Rows of `inputs`, those of one device after those of another."""
+    starts: NDArray[np.int64]
+    """Where each device's rows begin, and the end: (devices + 1,)."""
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def __getitem__(self, index: int) -> NDArray[np.int64]:
+        """The rows of one device, by its place."""
+        return self.rows[self.starts[index] : self.starts[index + 1]]
+
+    @cached_property
+    def sizes(self) -> NDArray[np.int64]:
+        """Number of samples of each device."""
+        return np.diff(self.starts)
+
+    def of(self, places: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The rows of some devices in a row, and for each of them the place of its device among `places`."""
+        sizes = self.sizes[places]
+        whose = np.repeat(np.arange(len(places)), sizes)
+        within = np.arange(len(whose)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        return self.rows[self.starts[places][whose] + within], whose
+
+    def padded(self, places: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """The rows of some devices side by side, row 0 where a device has fewer, and which are its own."""
+        rows = self.of(places)[0]
+        sizes = self.sizes[places]
+        there = np.arange(sizes.max(initial=0)) < sizes[:, None]
+        found = np.zeros(there.shape, dtype=np.int64)
+        found[there] = rows
+        return found, there
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +77,22 @@ class LocalData:
         """Inputs (float32) and labels of a device."""
         indices = self.indices(device, split)
         return self.dataset.inputs(split, indices), self.dataset.labels(split, indices)
+
+    def read_shared(self, devices: Sequence[int], split: Literal["train", "test"]) -> SharedSamples:
+        """Inputs (float32) and labels of several devices, each sample read once.
+
+        Args:
+            devices: Their numbers.
+            split: The training or the test set.
+        """
+        held = [self.indices(device, split) for device in devices]
+        starts = np.concatenate([[0], np.cumsum([len(rows) for rows in held], dtype=np.int64)])
+        rows = np.concatenate([np.zeros(0, dtype=np.int64), *held])
+        stored = len(self.dataset.train_y if split == "train" else self.dataset.test_y)
+        if len(rows) >= stored:
+            return SharedSamples(self.dataset.inputs(split), self.dataset.labels(split), rows, starts)
+        read, rows = np.unique(rows, return_inverse=True)
+        return SharedSamples(self.dataset.inputs(split, read), self.dataset.labels(split, read), rows, starts)
 
     def labels(self, device: int, split: Literal["train", "test"]) -> Tensor:
         """Labels of a device."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from kfl.core.randomness import torch_seed
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from kfl.data import LocalData
+    from kfl.data import LocalData, SharedSamples
     from kfl.engine.objectives import Objective
     from kfl.engine.plan import Plan
     from kfl.models import FleetModels, ModelProfile, SharedLayers, State
@@ -175,6 +175,11 @@ class Engine(ABC):
         """A device's own inputs and labels, for what is computed from them directly."""
         inputs, labels = self._data.read(device, split)
         return self._converted(inputs), labels.to(self._where)
+
+    def shared_samples(self, devices: Sequence[int], split: Literal["train", "test"]) -> SharedSamples:
+        """Samples of several devices on the CPU, each sample once: for what is computed of many devices together."""
+        found = self._data.read_shared(devices, split)
+        return replace(found, inputs=found.inputs.to(self._arithmetic.dtype))
 
     def _converted(self, value: Tensor) -> Tensor:
         """A value where this engine computes and in its numbers; integers stay as they are."""

@@ -3,6 +3,7 @@
     config.toml        the exact configuration; `kfl run --config config.toml` repeats the run
     environment.json   schema version, versions of kfl, Python and PyTorch, commit, hardware, data, execution plan
     rounds.jsonl       one line per round, appended as it happens
+    columns/           what is too long for a line of it, one .npz file per round; devices.npz for devices.json alike
     trail.jsonl        knowledge and every device's accuracy after at most fifty of the rounds
     state/             while it runs: checkpoints, from which `kfl resume` continues
     devices.json       per device: rounds, energy, budget, accuracy, model, samples
@@ -12,6 +13,8 @@
 
 The server of a real fleet adds fleet.json (who is in the fleet, who was refused) and fleet.jsonl (real times and sizes,
 one line per round). A run of an earlier version may have a run folder local-only/, the same run with nothing shared.
+
+Of a large fleet, `models/` has a file per thousand devices.
 
 Every file is written whole or not at all. A line of a .jsonl file is written in one piece, and a torn last line (power
 loss) is ignored when it is read. Folders of earlier versions are read as well.

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
+from kfl.core.columns import Records
 from kfl.core.config import Table
 from kfl.core.errors import RunFolderError
 from kfl.core.files import Folder, is_part
@@ -23,6 +24,7 @@ from kfl.data.untrusted import read_npz
 from kfl.experiment import Experiment, in_todays_words
 from kfl.runfolder import _files as files
 from kfl.runfolder import _schema as schema
+from kfl.runfolder._columns import read_records, with_columns
 from kfl.runfolder._environment import given_as_objects
 from kfl.runfolder._snapshot import Snapshot
 from kfl.runfolder._tensors import read_state
@@ -31,7 +33,10 @@ from kfl.simulation.logs import History, RoundLog
 if TYPE_CHECKING:
     from kfl.models import State
 
-WATCHED = (files.CONFIG, files.ENVIRONMENT, files.ROUNDS, files.TRAIL, files.DEVICES, files.SUMMARY)
+WATCHED = (
+    *(files.CONFIG, files.ENVIRONMENT, files.ROUNDS, files.TRAIL, files.DEVICES, files.DEVICE_COLUMNS),
+    files.SUMMARY,
+)
 """Files that a page about a run is made of."""
 
 
@@ -124,8 +129,11 @@ class RunReader:
         path = self.path / files.SUMMARY
         return schema.check_summary(path, files.read_object(path))
 
-    def devices(self, *needed: str) -> tuple[dict[str, Any], ...]:
+    def devices(self, *needed: str) -> tuple[dict[str, Any], ...] | Records:
         """One record per device, with the fields that are needed; empty while the run is not finished."""
+        records = read_records(self.path / files.DEVICE_COLUMNS)
+        if records is not None:
+            return schema.check_records(self.path / files.DEVICE_COLUMNS, records, needed)
         path = self.path / files.DEVICES
         try:
             return schema.check_devices(path, files.read_value(path), needed)
@@ -169,7 +177,7 @@ class RunReader:
         return files.read_object(self.path / files.FLEET)
 
     def asked(self) -> tuple[int, frozenset[int]]:
-        """The last round in which a real fleet's devices were asked, and who was there; −1 and nobody if none was."""
+        """The last round of a real fleet, and its devices; −1 and none before the first."""
         found = files.read_note(self.path, files.ASKED)
         schema.check(self.path / files.ASKED, found, schema.ASKED, ("round", "devices") if found else ())
         return found.get("round", -1), frozenset(found.get("devices", ()))
@@ -220,7 +228,7 @@ def read_log(path: Path, number: int, line: str, devices: int | None = None) -> 
         values = parse_json(line)
         if not isinstance(values, dict) or values.get("round") != number:
             raise ValueError(f"it is not round {number}")
-        return RoundLog.from_dict(values, devices)
+        return RoundLog.from_dict(with_columns(path.parent, number, values), devices)
     except ValueError as problem:
         raise RunFolderError(f"Line {number + 1} of {path} is damaged ({problem}).") from problem
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from kfl.core.columns import Records
 from kfl.core.kinds import (
     ANY_NUMBER,
     COUNT,
@@ -96,3 +97,16 @@ def check_devices(path: Path, found: object, needed: tuple[str, ...] = ()) -> tu
     for number, record in enumerate(found):
         check(path, record, DEVICE, ("device", *needed), f"record {number}: ")
     return tuple(found)
+
+
+def check_records(path: Path, found: Records, needed: tuple[str, ...] = ()) -> Records:
+    """Return the columns of devices; their first record must be one, and columns of numbers are alike in all."""
+    if len(found):
+        check(path, found[0], DEVICE, ("device", *needed), "record 0: ")
+    kinds = {name: values.dtype.kind for name, values in found.arrays.items()}
+    if any(kind not in "iubfU" for kind in kinds.values()):
+        raise damaged(path, f"its columns have the types {kinds}")
+    negative = [name for name, kind in kinds.items() if kind == "i" and len(found) and found.arrays[name].min() < 0]
+    if negative:
+        raise damaged(path, f"{negative[0]} has a value below 0")
+    return found

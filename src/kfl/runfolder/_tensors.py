@@ -1,9 +1,10 @@
 """Device states as safetensors: plain named arrays, which never execute code when read.
 
 Two layouts. At the end of a run, the folder `models/` has one file per device that ever trained and keeps anything
-between rounds (federated averaging keeps nothing); any other device is still its seed. A checkpoint holds the states
+between rounds (federated averaging keeps nothing), or where these are more than a thousand, one per thousand of them;
+any other device is still its seed. A checkpoint holds the states
 of many devices in one file. It may write hundreds of megabytes while a run waits, so this is the one place where the
-format is written by hand, as a stream: the length of the header, the header in JSON (name, type, shape and offsets of
+format is written directly, as a stream: the length of the header, the header in JSON (name, type, shape and offsets of
 each array), then the arrays. No second copy in memory, one pass over the numbers. Reading always goes through the
 package safetensors.
 """
@@ -39,6 +40,10 @@ TYPES = {
     "bool": "BOOL",
 }
 """PyTorch types and their names in the format."""
+MOST_FILES = 1000
+"""Models of at most so many devices are a file each at the end of a run; of more, some are in one file."""
+IN_A_PACK = 1000
+"""Devices whose models are in one file then."""
 BATCH_BYTES = 2**28
 """Bytes copied from a GPU at a time."""
 
@@ -58,11 +63,21 @@ def device_name(device: int) -> str:
 
 
 def write_states(run: Path, states: Mapping[int, State]) -> None:
-    """Write every state that holds anything; each file is whole or not there."""
+    """Write every state that holds anything, many of them in packs; each file is whole or not there."""
+    held = sorted(device for device, state in states.items() if state)
     with Folder(run) as whole, whole.make(MODELS) as folder:
-        for device, state in states.items():
-            if state:
-                folder.write(state_path(run, device).name, as_safetensors(state))
+        if len(held) <= MOST_FILES:
+            for device in held:
+                folder.write(state_path(run, device).name, as_safetensors(states[device]))
+            return
+        for start in range(0, len(held), IN_A_PACK):
+            pack = held[start : start + IN_A_PACK]
+            write_rows(folder, _pack_name(pack[0]), {device: states[device] for device in pack})
+
+
+def _pack_name(first: int) -> str:
+    """The file of the states of several devices, by the first of them."""
+    return f"from-{first:07d}.safetensors"
 
 
 def as_safetensors(state: State, metadata: Mapping[str, str] | None = None) -> bytes:
@@ -70,7 +85,7 @@ def as_safetensors(state: State, metadata: Mapping[str, str] | None = None) -> b
 
     Args:
         state: Tensors by name.
-        metadata: Texts beside them.
+        metadata: Texts next to them.
     """
     from safetensors.torch import save
 
@@ -88,10 +103,15 @@ def read_state(run: Path, device: int) -> State | None:
     path = state_path(run, device)
     try:
         with Folder(run) as whole, whole.folder(MODELS) as folder:
+            names = folder.names()
+            packs = [name for name in names if name.startswith("from-") and name <= _pack_name(device)]
+            if path.name not in names and packs:
+                path = run / MODELS / packs[-1]
+                return read_rows(folder.read(path.name, MOST_ARRAYS)).get(device)
             return load(folder.read(path.name, MOST_ARRAYS))
     except FileNotFoundError:
         return None
-    except (SafetensorError, OSError) as problem:
+    except (SafetensorError, OSError, ValueError) as problem:
         raise RunFolderError(
             f"The model file {path} is damaged ({getattr(problem, 'strerror', None) or problem})."
         ) from problem

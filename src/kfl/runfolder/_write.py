@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from kfl.core.columns import Records
 from kfl.core.config import differences, dump_toml
 from kfl.core.errors import RunFolderError
 from kfl.core.files import Folder, LockedError, UnsafeFileError, is_part, jsonable, only_one, write_atomic, write_json
@@ -26,6 +27,7 @@ from kfl.engine.plan import Plan
 from kfl.experiment import Experiment, identity_fields, in_todays_words
 from kfl.runfolder import _files as files
 from kfl.runfolder._checkpoint import Checkpoints
+from kfl.runfolder._columns import without_columns, write_records
 from kfl.runfolder._files import cannot_write, whole_lines
 from kfl.runfolder._read import RunReader, read_log
 from kfl.runfolder._snapshot import Snapshot, round_of
@@ -70,13 +72,13 @@ class RunFolder:
             yield
 
     def _sweep(self) -> None:
-        """Remove unfinished files of a process that was killed; nobody else writes here while we hold the lock.
+        """Remove unfinished files of a process that was killed; no other process writes here while we hold the lock.
 
         A link may lead out of the folder, so a folder with one is refused.
         """
         with Folder(self.path) as folder:
             _sweep(folder)
-            for name in (files.CHECKPOINTS, files.MODELS):
+            for name in (files.CHECKPOINTS, files.MODELS, files.COLUMNS):
                 with contextlib.suppress(FileNotFoundError), folder.folder(name) as below:
                     _sweep(below)
 
@@ -148,8 +150,16 @@ class RunFolder:
         return len(RunReader(self.path).whole_rounds())
 
     def history_sum(self, rounds: int, last: Mapping[str, str] | None = None) -> str:
-        """Checksum of the first `rounds` rounds on disk, and of the trail up to there; `last` as in `rewind`."""
+        """Checksum of the first `rounds` rounds on disk, and of the trail up to there; `last` as in `rewind`.
+
+        It is empty, and that of no history, where the columns of the last of them are missing or damaged.
+        """
         kept, trail = self._kept(rounds, last or {})
+        try:
+            if last and kept:
+                read_log(self.path / files.ROUNDS, rounds - 1, kept[-1])
+        except RunFolderError:
+            return ""
         return _sums(_hash(kept), _hash(trail))
 
     def _kept(self, rounds: int, last: Mapping[str, str]) -> tuple[list[str], list[str]]:
@@ -160,8 +170,12 @@ class RunFolder:
         return kept + given.get(files.ROUNDS, []), self._trail_before(before) + given.get(files.TRAIL, [])
 
     def lines(self, log: RoundLog, snapshot: Snapshot | None = None) -> dict[str, str]:
-        """What a round adds to the history: a line for each file."""
-        found = {files.ROUNDS: json.dumps(jsonable(log.to_dict()), allow_nan=False) + "\n"}
+        """What a round adds to the history: a line for each file. Columns that a line names are on the disk already."""
+        try:
+            values = without_columns(self.path, log.round, log.to_dict())
+        except OSError as problem:
+            raise cannot_write(self.path, problem) from problem
+        found = {files.ROUNDS: json.dumps(jsonable(values), allow_nan=False) + "\n"}
         return found if snapshot is None else {**found, files.TRAIL: snapshot.to_line() + "\n"}
 
     def sync(self, last: Mapping[str, str] | None = None) -> str:
@@ -266,7 +280,10 @@ class RunFolder:
             write_atomic(self.path / files.SERVER, buffer.getvalue())
             if devices is not None:
                 write_states(self.path, devices)
-            files.write_rows(self.path / files.DEVICES, history.devices)
+            if isinstance(history.devices, Records):
+                write_records(self.path / files.DEVICE_COLUMNS, history.devices)
+            else:
+                files.write_rows(self.path / files.DEVICES, history.devices)
         except OSError as problem:
             raise cannot_write(self.path, problem) from problem
         self._json(files.SUMMARY, history.summary)

@@ -98,7 +98,7 @@ class Replies:
     sent_bits: Mapping[int, float] = field(default_factory=dict)
     """Sizes of the uploads, counted from what they hold; of a device that is not here, what was declared counts."""
     broadcast_s: float | None = None
-    """Part of `time_s` before the devices began; None where nobody knows."""
+    """Part of `time_s` before the devices began; None where unknown."""
     sums: Sums | Status | None = None
     """Where uploads are added unseen: their sums, or why there are none. None where `uploads` count."""
     states: Mapping[int, State] = field(default_factory=dict)
@@ -201,6 +201,10 @@ class Fleet(ABC):
     @abstractmethod
     def describe_devices(self) -> Iterable[dict[str, Any]]:
         """For each device its number, model, parameters, samples and classes."""
+
+    def device_columns(self) -> dict[str, NDArray[Any]] | None:
+        """What `describe_devices` says, as columns of `kfl.core.columns.Records`; None where there are few devices."""
+        return None
 
 
 def finite(states: Sequence[State]) -> list[bool]:

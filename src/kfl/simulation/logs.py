@@ -8,7 +8,11 @@ from dataclasses import dataclass, field, fields
 from itertools import accumulate
 from typing import Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from kfl.algorithms import Rejection
+from kfl.core.columns import Column, Records, column_of
 from kfl.core.errors import MissingExtraError
 from kfl.core.lazy import import_object
 from kfl.core.text import bit_count, percent, quantity, several
@@ -19,6 +23,9 @@ from kfl.scheduling.uplink import ENERGY_PARTS
 Axis = Literal["rounds", "joules", "seconds", "bits"]
 """What accuracy is drawn against: rounds, or what all devices had spent by then."""
 AXES: tuple[Axis, ...] = ("rounds", "joules", "seconds", "bits")
+Numbers = tuple[float, ...] | Column
+"""A number for each device of a round."""
+Devices = tuple[int, ...] | Column
 PER_DEVICE = ("share", "power_w", "compute_energy_j", "upload_energy_j")
 RADIO = ("gain", "true_gain", "compute_time_s", "upload_time_s", "queue_j")
 """Per device too; empty without a radio and in runs of earlier versions."""
@@ -28,6 +35,24 @@ WHOLE_DEVICE = ("clock_hz", "static_j", "circuits_j", "tail_j", "receiving_j")
 """Per device too; empty, and not written, where the energy model is the printed one."""
 IF_ANY = ("clipped", "kept_out")
 """Written only where there is something to write, too."""
+WHO = ("devices", "missed", "lost", "diverged", "empty")
+"""Lists of devices."""
+COLUMNS = (*WHO, *PER_DEVICE, *RADIO, *WHOLE_DEVICE, "charge_j", "harvest_j")
+"""Fields with a number for each of many devices: where they are long, columns and not tuples."""
+LONGEST_LINE = 1000
+"""A field with more numbers than this is a column, in memory and in a run folder."""
+
+
+def numbers_of(values: NDArray[Any]) -> tuple[Any, ...] | Column:
+    """Return the numbers of a field: a tuple, or a column where there are many.
+
+    Args:
+        values: One for each device of a round.
+
+    >>> numbers_of(np.array([1.0, 2.0])), len(numbers_of(np.zeros(5000)))
+    ((1.0, 2.0), 5000)
+    """
+    return Column(values) if len(values) > LONGEST_LINE else tuple(values.tolist())
 
 
 @dataclass(frozen=True)
@@ -50,11 +75,11 @@ class RoundLog:
     """Counted from 0."""
     accuracy: float | None
     """Correct predictions over all test samples of all devices; None in rounds without a test."""
-    devices: tuple[int, ...]
-    share: tuple[float, ...]
-    power_w: tuple[float, ...]
-    compute_energy_j: tuple[float, ...]
-    upload_energy_j: tuple[float, ...]
+    devices: Devices
+    share: Numbers
+    power_w: Numbers
+    compute_energy_j: Numbers
+    upload_energy_j: Numbers
     time_s: float
     """Simulated duration: the broadcast, then the slowest device's computation and upload. A real fleet's is real."""
     bits_up: float
@@ -63,47 +88,47 @@ class RoundLog:
     objective: float | None
     lower_bound: float | None
     status: Status
-    lost: tuple[int, ...] = ()
+    lost: Devices = ()
     """Devices whose upload did not arrive."""
     rejected: tuple[dict[str, Any], ...] = ()
     """Uploads the server refused: device, code and facts, as `kfl.algorithms.Rejection` reads them."""
     faults: tuple[dict[str, Any], ...] = ()
     """What went wrong with which device: device and fault."""
-    diverged: tuple[int, ...] = ()
+    diverged: Devices = ()
     """Devices whose training diverged to infinity; they keep the model they had."""
-    gain: tuple[float, ...] = ()
+    gain: Numbers = ()
     """Channel gain that the server planned with. This and what follows is empty or None in earlier versions' runs."""
-    true_gain: tuple[float, ...] = ()
+    true_gain: Numbers = ()
     """Channel gain that decided whether broadcast and upload arrived; empty where the server knew it."""
-    compute_time_s: tuple[float, ...] = ()
+    compute_time_s: Numbers = ()
     """Seconds of local work."""
-    upload_time_s: tuple[float, ...] = ()
+    upload_time_s: Numbers = ()
     """Seconds allotted to the upload."""
-    queue_j: tuple[float, ...] = ()
+    queue_j: Numbers = ()
     """Virtual queue before the round."""
     reserved_s: float | None = None
     """Seconds taken off the deadline for the broadcast, before anyone was chosen."""
     broadcast_s: float | None = None
     """Seconds of the broadcast; None in a real fleet, which does not measure it."""
-    missed: tuple[int, ...] = ()
+    missed: Devices = ()
     """Devices that the broadcast did not reach: they did nothing and spent nothing."""
     declared_bits_up: float | None = None
     """Bits that the algorithm declared and that times and energies were planned with; None where they were sent."""
-    charge_j: tuple[float, ...] = ()
+    charge_j: Numbers = ()
     """Charge of the battery before the round. This and what follows is empty where devices have no batteries."""
-    empty: tuple[int, ...] = ()
+    empty: Devices = ()
     """Devices that were there without the charge to take part."""
-    harvest_j: tuple[float, ...] = ()
+    harvest_j: Numbers = ()
     """What every device of the fleet harvested, whether or not it took part; empty where nothing is harvested."""
-    clock_hz: tuple[float, ...] = ()
+    clock_hz: Numbers = ()
     """Clock of each processor. This and what follows is empty where the energy model is the printed one."""
-    static_j: tuple[float, ...] = ()
+    static_j: Numbers = ()
     """Static power while computing; the rest of `compute_energy_j` is the work itself."""
-    circuits_j: tuple[float, ...] = ()
+    circuits_j: Numbers = ()
     """The radio's circuits while sending."""
-    tail_j: tuple[float, ...] = ()
+    tail_j: Numbers = ()
     """Opening the connection, and keeping it after the last packet."""
-    receiving_j: tuple[float, ...] = ()
+    receiving_j: Numbers = ()
     """Listening to the broadcast; the rest of `upload_energy_j` is radiating."""
     kept_out: dict[str, int] = field(default_factory=dict)
     """How many devices took no part, by what kept them out: energy, band, deadline, away, or the scheduler's count."""
@@ -111,7 +136,7 @@ class RoundLog:
     """Devices of a real fleet that count for less than they say: device, code and facts, in words by
     `kfl.core.refusals.describe`. Their uploads were used."""
 
-    def parts_j(self) -> dict[str, tuple[float, ...]]:
+    def parts_j(self) -> dict[str, Numbers]:
         """Where each device's joules went, by the words of `kfl.scheduling.uplink.ENERGY_PARTS`.
 
         In the printed model all that the processor spends is computing, and all that the radio spends is radiating.
@@ -202,13 +227,19 @@ class RoundLog:
         return RoundLog(round=values["round"], devices=chosen, status=parsed, **read)
 
 
-def _devices(values: dict[str, Any], name: str, count: int | None) -> tuple[int, ...]:
+def _devices(values: dict[str, Any], name: str, count: int | None) -> Devices:
     """A list of device indices."""
-    found = values.get(name) or ()
+    found = values.get(name)
+    found = () if found is None else found
     most = math.inf if count is None else count
-    if not isinstance(found, list | tuple) or not all(type(device) is int and 0 <= device < most for device in found):
+    if isinstance(found, Column):
+        fine = found.values.dtype.kind in "iu" and found.values.ndim == 1
+        fine = fine and (not len(found) or (found.values.min() >= 0 and found.values.max() < most))
+    else:
+        fine = isinstance(found, list | tuple) and all(type(one) is int and 0 <= one < most for one in found)
+    if not fine:
         raise ValueError(f"{name} names a device that is not one of {'the fleet' if count is None else count}")
-    return tuple(found)
+    return found if isinstance(found, Column) else tuple(found)
 
 
 def _entries(values: dict[str, Any], name: str, count: int | None) -> tuple[dict[str, Any], ...]:
@@ -220,13 +251,17 @@ def _entries(values: dict[str, Any], name: str, count: int | None) -> tuple[dict
     return tuple(found)
 
 
-def _numbers(values: dict[str, Any], name: str, count: int) -> tuple[float, ...]:
+def _numbers(values: dict[str, Any], name: str, count: int) -> Numbers:
     found = values.get(name)
-    if not isinstance(found, list | tuple):
+    if not isinstance(found, list | tuple | Column):
         raise ValueError(f"{name} is not a list of numbers")
     if len(found) != count:
         raise ValueError(f"{name} has {len(found)} values for {count} devices")
-    return tuple(_number(value) for value in found)
+    if not isinstance(found, Column):
+        return tuple(_number(value) for value in found)
+    if found.values.dtype != np.float64 or found.values.ndim != 1:
+        raise ValueError(f"{name} is not a column of numbers")
+    return Column(np.where(np.abs(found.values) < 1e300, found.values, math.nan))
 
 
 def _number(value: Any) -> float:
@@ -258,7 +293,7 @@ class History:
     rounds: tuple[RoundLog, ...]
     summary: dict[str, Any] = field(default_factory=dict)
     """Totals; empty while the run is not finished."""
-    devices: tuple[dict[str, Any], ...] = ()
+    devices: tuple[dict[str, Any], ...] | Records = ()
     """One record per device: rounds, energy, budget, accuracy, model, samples."""
     folder: str | None = None
 
@@ -279,7 +314,7 @@ class History:
     @property
     def worst_tenth(self) -> float:
         """Mean accuracy of the worst tenth of the devices that have test samples."""
-        values = sorted(device["accuracy"] for device in self.devices if device["accuracy"] is not None)
+        values = sorted(value for value in column_of(self.devices, "accuracy") if value is not None)
         part = values[: max(1, len(values) // 10)]
         return float(sum(part) / len(part))
 
@@ -377,7 +412,7 @@ def diverged_sentence(diverged: float, participations: float) -> str:
 
 
 def totals(rounds: Sequence[RoundLog]) -> dict[str, Any]:
-    """Sums over all rounds; where the energy model is not the printed one, also where the joules went."""
+    """Sums over all rounds; where the energy model is not the printed one, also the energy breakdown."""
     whole = any(log.clock_hz for log in rounds)
     return {
         "energy_j": sum(log.energy_j for log in rounds),

@@ -18,7 +18,7 @@ from kfl.scheduling import Decision, Status
 from kfl.scheduling.accounts import Accounts, decide, settle
 from kfl.scheduling.share_band import kept_out
 from kfl.simulation.fleet import Conditions, Fleet, FloatArray, IntArray, Replies
-from kfl.simulation.logs import RoundLog
+from kfl.simulation.logs import Numbers, RoundLog, numbers_of
 from kfl.simulation.state import RunState
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def begin(fleet: Fleet) -> RunState:
 
 
 def initial_state(fleet: Fleet) -> RunState:
-    """The state before round 0, of models that nobody has evaluated yet."""
+    """The state before round 0, of models that no device has evaluated yet."""
     experiment, table = fleet.experiment, fleet.table
     batteries = None if fleet.cell is None else fleet.cell.batteries()
     return RunState(
@@ -106,7 +106,7 @@ def aggregate(
         return state.server, rejected, Status("no_quorum", facts={"usable": replies.usable, "chosen": chosen})
     if replies.sums is not None:
         summation = summation_of(experiment.algorithm)
-        assert summation is not None  # or nobody could have added uploads
+        assert summation is not None  # or uploads could not have been added
         return summation.apply(state.server, replies.sums), rejected, decision.status
     key = RoundKey(experiment.seed, state.round)
     server, refused = experiment.algorithm.aggregate(state.server, replies.uploads, engine=fleet.engine, key=key)
@@ -143,14 +143,14 @@ def round_log(
     fleet: Fleet, following: RunState, decision: Decision, replies: Replies, rejected: Sequence[dict[str, Any]]
 ) -> RoundLog:
     """What happened in the round before the state `following`."""
-    chosen = np.flatnonzero(decision.chosen).tolist()
+    chosen = np.flatnonzero(decision.chosen)
     first = int((following.accounts.participation_count[chosen] == 1).sum())
     declared = {device: float(fleet.table.bits_up[device]) for device in replies.sent}
     counted = {device: replies.sent_bits.get(device, bits) for device, bits in declared.items()}
     return RoundLog(
         round=following.round - 1,
         accuracy=accuracy(fleet, following),
-        devices=tuple(chosen),
+        devices=numbers_of(chosen),
         share=_of(decision.share, chosen),
         power_w=_of(decision.power_w, chosen),
         compute_energy_j=_of(replies.compute_energy_j, chosen),
@@ -163,18 +163,18 @@ def round_log(
         objective=_number(decision.objective),
         lower_bound=_number(decision.lower_bound),
         status=decision.status,
-        missed=tuple(sorted(replies.missed)),
-        lost=tuple(sorted(replies.lost)),
+        missed=numbers_of(np.array(sorted(replies.missed), dtype=np.int64)),
+        lost=numbers_of(np.array(sorted(replies.lost), dtype=np.int64)),
         rejected=tuple(rejected),
         faults=tuple(replies.faults),
-        diverged=tuple(replies.diverged),
+        diverged=numbers_of(np.array(list(replies.diverged), dtype=np.int64)),
         clipped=tuple(replies.clipped),
     )
 
 
 def radio_facts(state: RunState, conditions: Conditions, decision: Decision, replies: Replies) -> dict[str, Any]:
     """What the costs of the chosen devices follow from, for the round's log; nothing without a radio."""
-    link, chosen = conditions.link, np.flatnonzero(decision.chosen).tolist()
+    link, chosen = conditions.link, np.flatnonzero(decision.chosen)
     if link is None:
         return {}
     gain, true_gain = _of(link.uplink.gain, chosen), _of(link.true_gain, chosen)
@@ -189,9 +189,7 @@ def radio_facts(state: RunState, conditions: Conditions, decision: Decision, rep
     }
 
 
-def _whole_device(
-    conditions: Conditions, decision: Decision, replies: Replies, chosen: list[int]
-) -> dict[str, tuple[float, ...]]:
+def _whole_device(conditions: Conditions, decision: Decision, replies: Replies, chosen: IntArray) -> dict[str, Numbers]:
     """Clocks, and where the joules that devices really spent went; nothing in the printed model.
 
     A device that spent less than planned, or more, did so in all parts alike.
@@ -212,14 +210,14 @@ def _ratio(spent_j: FloatArray, planned_j: FloatArray) -> FloatArray:
 
 
 def battery_facts(state: RunState, conditions: Conditions, decision: Decision) -> dict[str, Any]:
-    """Charges, empty devices and what everybody harvested, for the round's log; nothing without batteries."""
+    """Charges, empty devices and what every device harvested, for the round's log; nothing without batteries."""
     batteries, empty, harvest_j = state.accounts.batteries, conditions.observation.empty, conditions.harvest_j
     if batteries is None:
         return {}
     return {
-        "charge_j": _of(batteries.charge_j, np.flatnonzero(decision.chosen).tolist()),
-        "empty": () if empty is None else tuple(np.flatnonzero(empty).tolist()),
-        "harvest_j": () if harvest_j is None else tuple(harvest_j.tolist()),
+        "charge_j": _of(batteries.charge_j, np.flatnonzero(decision.chosen)),
+        "empty": () if empty is None else numbers_of(np.flatnonzero(empty)),
+        "harvest_j": () if harvest_j is None else numbers_of(harvest_j),
     }
 
 
@@ -236,8 +234,8 @@ def _with_reported(state: RunState, replies: Replies) -> IntArray:
     return correct
 
 
-def _of(values: FloatArray, chosen: list[int]) -> tuple[float, ...]:
-    return tuple(values[chosen].tolist())
+def _of(values: FloatArray, chosen: IntArray) -> Numbers:
+    return numbers_of(values[chosen])
 
 
 def _number(value: float) -> float | None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kfl.algorithms.uploads import sent_bits
 from kfl.engine import RoundKey
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from kfl.simulation.world import World
     from kfl.wireless import LinkState
 
-EVALUATED_AT_ONCE = 100
-"""Devices whose models are in memory together when all are evaluated."""
+MOST_RECORDS = 10_000
+"""Of a larger fleet, what is known of devices is columns, in memory and in a run folder."""
 
 
 class SimulatedFleet(Fleet):
@@ -97,8 +98,8 @@ class SimulatedFleet(Fleet):
         """Evaluate the models of `devices`; the counts of all others stay."""
         correct, algorithm = state.correct.copy(), self.experiment.algorithm
         due = sorted(device for device in devices if self.table.test_samples[device])
-        for start in range(0, len(due), EVALUATED_AT_ONCE):
-            batch = due[start : start + EVALUATED_AT_ONCE]
+        for start in range(0, len(due), algorithm.tested_at_once):
+            batch = due[start : start + algorithm.tested_at_once]
             states = [self.device_state(state, device) for device in batch]
             correct[batch] = algorithm.correct(state.server, batch, states, self.engine)
         return correct
@@ -118,6 +119,23 @@ class SimulatedFleet(Fleet):
             }
             for device, index in enumerate(models.architecture.tolist())
         ]
+
+    def device_columns(self) -> dict[str, NDArray[Any]] | None:
+        """The same as columns, for a large fleet."""
+        models, split = self.world.models, self.world.partition
+        if self.table.size <= MOST_RECORDS:
+            return None
+        parameters = np.array([profile.parameters for profile in models.profiles])
+        words = {"name": np.arange(self.table.size), "name.words": np.array(split.names)} if split.names else {}
+        return {
+            "device": np.arange(self.table.size),
+            **words,
+            "model": models.architecture,
+            "model.words": np.array(models.names),
+            "parameters": parameters[models.architecture],
+            "samples": self.table.samples.astype(np.int64),
+            "classes": split.train_counts > 0,
+        }
 
     def device_state(self, state: RunState, device: int) -> State:
         """A device's state: stored once it has trained, made from its seed before."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kfl.core.columns import Records
 from kfl.experiment.faults import RAN_DRY
 from kfl.simulation.logs import RoundLog, totals
 from kfl.simulation.rehearsal import least_energy, random_devices
@@ -44,8 +45,11 @@ def summarise(fleet: Fleet, state: RunState, logs: Sequence[RoundLog], wall_s: f
     }
 
 
-def device_records(fleet: Fleet, state: RunState) -> tuple[dict[str, Any], ...]:
+def device_records(fleet: Fleet, state: RunState) -> tuple[dict[str, Any], ...] | Records:
     """What each device is, did, and can at the end."""
+    columns = fleet.device_columns()
+    if columns is not None:
+        return _as_columns(fleet, state, columns)
     records, table, cell = [], fleet.table, fleet.cell
     for facts in fleet.describe_devices():
         device = facts["device"]
@@ -68,6 +72,30 @@ def device_records(fleet: Fleet, state: RunState) -> tuple[dict[str, Any], ...]:
             }
         )
     return tuple(records)
+
+
+def _as_columns(fleet: Fleet, state: RunState, columns: dict[str, NDArray[Any]]) -> Records:
+    """The same for a large fleet, field by field."""
+    table, accounts, tests = fleet.table, state.accounts, fleet.table.test_samples
+    accuracy = np.divide(state.correct, tests, out=np.full(table.size, np.nan), where=tests > 0)
+    found = {
+        **columns,
+        **({} if fleet.cell is None else fleet.cell.columns()),
+        "flops": table.flops,
+        "bits_up": table.bits_up,
+        "bits_down": table.bits_down,
+        "rounds": accounts.participation_count,
+        "compute_energy_j": accounts.compute_j,
+        "upload_energy_j": accounts.upload_j,
+        "budget_j": table.budget_j,
+        "queue_j": accounts.scheduler.queue_j,
+        **battery_columns(accounts.batteries),
+        "accuracy": accuracy,
+        "test_samples": tests,
+    }
+    # One number for all devices is stored as one for each.
+    whole = {name: values if values.ndim else np.full(table.size, values) for name, values in found.items()}
+    return Records(whole)
 
 
 def energy_facts(fleet: Fleet, logs: Sequence[RoundLog]) -> dict[str, Any]:
@@ -107,11 +135,11 @@ def battery_facts(state: RunState, logs: Sequence[RoundLog]) -> dict[str, Any]:
 
 def battery_record(batteries: Batteries | None, device: int) -> dict[str, Any]:
     """The battery of one device at the end; empty without one."""
+    return {name: values[device].item() for name, values in battery_columns(batteries).items()}
+
+
+def battery_columns(batteries: Batteries | None) -> dict[str, NDArray[Any]]:
+    """The batteries of all devices at the end, field by field; empty without."""
     if batteries is None:
         return {}
-    return {
-        "charge_j": float(batteries.charge_j[device]),
-        "harvested_j": float(batteries.harvested_j[device]),
-        "wasted_j": float(batteries.wasted_j[device]),
-        "empty_rounds": int(batteries.empty_rounds[device]),
-    }
+    return {name: getattr(batteries, name) for name in ("charge_j", "harvested_j", "wasted_j", "empty_rounds")}

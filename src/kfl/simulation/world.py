@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kfl.core.errors import DataError
 from kfl.data import Dataset, Partition, dataset_path, load_dataset
@@ -134,10 +135,12 @@ def build_world(
     experiment.algorithm.check_models(fleet_models)
     local = LocalData(data, split, proxy)
     engine = make_engine(local, fleet_models, device, precision, plan)
-    profiles = [engine.profile(device) for device in range(experiment.devices)]
+    kinds, kind = _kinds(fleet_models, split)
+    profiles = [engine.profile(device) for device in kinds.tolist()]
     server = experiment.algorithm.server_init(engine, experiment.seed)
     costs = experiment.algorithm.costs(profiles, server, real_work=experiment.real_work)
     own = [profile.model.state_values - experiment.algorithm.added_parameters(profile) for profile in profiles]
+    samples = split.train_sizes.astype(np.float64)
     radio = experiment.cell_config
     cell = None if radio is None else Cell.build(radio, experiment.devices, experiment.seed)
     budget = np.full(experiment.devices, np.inf) if cell is None else cell.budget_j(experiment.rounds)
@@ -149,21 +152,27 @@ def build_world(
         engine=engine,
         cell=cell,
         table=DeviceTable(
-            samples=np.array([profile.samples for profile in profiles], dtype=np.float64),
+            samples=samples,
             test_samples=split.test_sizes,
-            flops=np.array([cost.flops for cost in costs], dtype=np.float64),
-            bits_up=np.array([cost.bits_up for cost in costs], dtype=np.float64),
-            bits_down=np.array([cost.bits_down for cost in costs], dtype=np.float64),
-            model_bits=np.array([values * 32 for values in own], dtype=np.float64),
+            flops=np.array([cost.flops for cost in costs], dtype=np.float64)[kind],
+            bits_up=np.array([cost.bits_up for cost in costs], dtype=np.float64)[kind],
+            bits_down=np.array([cost.bits_down for cost in costs], dtype=np.float64)[kind],
+            model_bits=np.array([values * 32 for values in own], dtype=np.float64)[kind],
             budget_j=budget,
-            first_flops=None
-            if data.view is None
-            else data.view.flops * np.array([one.samples for one in profiles], float),
+            first_flops=None if data.view is None else data.view.flops * samples,
             first_bits_down=0.0 if data.view is None else data.view.download_bits,
             class_counts=split.train_counts,
         ),
         given_as_objects=tuple(name for name, given in (("dataset", dataset), ("models", models)) if given is not None),
     )
+
+
+def _kinds(models: FleetModels, split: Partition) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """One device of each kind, by network, samples and classes held, and the kind of each: what costs depend on."""
+    held = (split.train_counts > 0).sum(1)
+    number = (models.architecture * (int(split.train_sizes.max()) + 1) + split.train_sizes) * (split.classes + 1) + held
+    _, first, kind = np.unique(number, return_index=True, return_inverse=True)
+    return first, kind
 
 
 def with_cell(experiment: Experiment, data: Dataset, models: FleetModels | None = None) -> Experiment:

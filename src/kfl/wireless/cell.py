@@ -95,6 +95,10 @@ class Cell:
         """Return where a device starts, its processor and its transmitter: what its costs are computed from."""
         return {"position_m": self.position_m[device].tolist(), **self.hardware.describe(device)}
 
+    def columns(self) -> dict[str, FloatArray]:
+        """Return what `describe` says of each device, one array for each fact."""
+        return {"position_m": self.position_m, **self.hardware.columns()}
+
     def gains(self, round_index: int, previous: Fading | None = None) -> Gains:
         """Return the channel of one round: gains, what the server knows of them, and where the devices are."""
         return self.config.channel.gains(self.config, self.seed, round_index, self.position_m, previous)
@@ -110,7 +114,7 @@ class Cell:
         """Return the radio's part of what a scheduler sees in one round.
 
         Where the broadcast is counted, its time at the weakest device is taken off the deadline before anyone is
-        chosen, so that the deadline holds whoever is; `broadcast` gives the real, shorter one.
+        chosen, so that the deadline holds for any choice; `broadcast` gives the real, shorter one.
 
         Args:
             round_index: Counted from 0.

@@ -137,6 +137,16 @@ class Hardware:
             "min_power_w": min(facts["min_power_w"], facts["max_power_w"]),
         }
 
+    def columns(self) -> dict[str, FloatArray]:
+        """Return what `describe` says of each device, one array for each fact."""
+        facts = {one.name: np.asarray(getattr(self, one.name), dtype=np.float64) for one in fields(self)}
+        if self.is_paper_model:
+            return {name: facts[name] for name in ("cpu_hz", "flops_per_cycle", "power_coefficient", "max_power_w")}
+        return facts | {
+            "min_cpu_hz": np.minimum(facts["min_cpu_hz"], facts["cpu_hz"]),
+            "min_power_w": np.minimum(facts["min_power_w"], facts["max_power_w"]),
+        }
+
 
 def _one_number(values: FloatArray) -> PerDevice:
     """Return one number where all devices have the same: fewer arrays to pass through every round."""
