@@ -10,7 +10,8 @@ that draws power and a fixed clock, "clock" a free clock as well, "modem" is the
 limits.
 
 "cold" is a scheduler's first round, with the compiled functions loaded; "warm" is the next round, with other gains and
-queues, of a scheduler that has decided one. "numpy" is the same round as the first without Numba. "input MB" is the
+queues, of a scheduler that has decided one. "cpu" is the processor time of all threads together, which says more
+where a machine is shared, and "numpy" that of the same round as the first without Numba. "input MB" is the
 process with its round before anything is decided, "peak MB" the most that it takes while it decides. "gap/device" is
 the gap over the smallest device's worth, V γ D; "shares" is the largest relative difference of a share to NumPy's, and
 "sets" how many devices only one of the two chooses.
@@ -81,23 +82,23 @@ def measure(devices: int, kind: str, model: str) -> None:
     input_mb = _memory_mb("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
     repeats = range(3 if devices > 100_000 else 15)
-    decision, _ = _timed(replace(scheduler), state, observation)
+    decision, *_ = _timed(replace(scheduler), state, observation)
     peak_mb = _memory_mb("VmHWM")
-    cold = [_timed(replace(scheduler), state, observation)[1] for _ in repeats]
     _, next_state, next_observation = round_of(devices, kind, model, following=1)
-    warm = []
+    cold, warm = [], []
     for _ in repeats:
-        _timed(scheduler := replace(scheduler), state, observation)
-        warm.append(_timed(scheduler, next_state, next_observation)[1])
+        scheduler = replace(scheduler)
+        cold.append(_timed(scheduler, state, observation)[1:])
+        warm.append(_timed(scheduler, next_state, next_observation)[1:])
     with patch.object(dual, "is_large", lambda _: False):
-        reference, numpy_s = _timed(scheduler, state, observation)
+        reference, _, numpy_cpu_s = _timed(scheduler, state, observation)
     one = 0.1 * float(observation.samples.min())  # V γ D of the smallest device: the strictest unit
     both = decision.chosen & reference.chosen
     shares = np.abs(decision.share[both] / np.maximum(reference.share[both], 1e-300) - 1.0)
     row = {
-        "cold": float(np.median(cold)),
-        "warm": float(np.median(warm)),
-        "numpy": numpy_s,
+        "cold": np.median(cold, axis=0).tolist(),
+        "warm": np.median(warm, axis=0).tolist(),
+        "numpy": numpy_cpu_s,
         "input_mb": input_mb,
         "peak_mb": peak_mb,
         "chosen": int(decision.chosen.sum()),
@@ -108,12 +109,13 @@ def measure(devices: int, kind: str, model: str) -> None:
     print(json.dumps(row))
 
 
-def _timed(scheduler: Dual, state: SchedulerState, observation: Observation) -> tuple[Decision, float]:
+def _timed(scheduler: Dual, state: SchedulerState, observation: Observation) -> tuple[Decision, float, float]:
+    """A decision, its seconds, and its processor time."""
     assert observation.uplink is not None
     seen = replace(observation, uplink=replace(observation.uplink))  # nothing is known of a round that comes
-    start = time.perf_counter()
+    start, cpu_start = time.perf_counter(), time.process_time()
     decision = scheduler.decide(state, seen)
-    return decision, time.perf_counter() - start
+    return decision, time.perf_counter() - start, time.process_time() - cpu_start
 
 
 def _memory_mb(name: str) -> float:
@@ -139,7 +141,7 @@ def main() -> int:
     load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
     say(f"{cores} cores, load {load:.1f} before the first row; seconds are medians")
     say(
-        f"{'devices':>9} {'round':7}{'model':9}{'chosen':>9}{'cold s':>9}{'warm s':>9}{'numpy s':>9}"
+        f"{'devices':>9} {'round':7}{'model':9}{'chosen':>9}{'cold s':>9}{'cpu':>8}{'warm s':>9}{'cpu':>8}{'numpy':>8}"
         f"{'input MB':>10}{'peak MB':>9}{'gap/device':>12}{'shares':>9}{'sets':>6}"
     )
     worst: dict[tuple[int, str], list[float]] = {}
@@ -149,19 +151,19 @@ def main() -> int:
                 command = [sys.executable, "-m", "benchmarks.dual", "--measure", str(devices), kind, model]
                 row = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
                 say(
-                    f"{devices:>9,} {kind:7}{model:9}{row['chosen']:>9,}{row['cold']:>9.4f}{row['warm']:>9.4f}"
-                    f"{row['numpy']:>9.3f}{row['input_mb']:>10.0f}{row['peak_mb']:>9.0f}{row['gap_devices']:>12.1e}"
+                    f"{devices:>9,} {kind:7}{model:9}{row['chosen']:>9,}{row['cold'][0]:>9.4f}{row['cold'][1]:>8.4f}"
+                    f"{row['warm'][0]:>9.4f}{row['warm'][1]:>8.4f}{row['numpy']:>8.3f}{row['input_mb']:>10.0f}{row['peak_mb']:>9.0f}{row['gap_devices']:>12.1e}"
                     f"{row['shares']:>9.0e}{row['sets']:>6}"
                 )
                 name = "printed" if model == "printed" else "whole"
-                found = [row[key] for key in ("cold", "warm", "peak_mb", "gap_devices", "shares", "sets")]
+                found = [*row["cold"], *row["warm"], row["peak_mb"] - row["input_mb"]]
+                found += [row[key] for key in ("gap_devices", "shares", "sets")]
                 before = worst.get((devices, name), [0.0] * len(found))
                 worst[devices, name] = [max(pair) for pair in zip(found, before, strict=True)]
-    for (devices, name), (cold, warm, peak_mb, gap, shares, sets) in worst.items():
-        say(
-            f"{devices:,} {name} devices: at most {cold:.4f} s cold, {warm:.4f} s warm, {peak_mb:.0f} MB, "
-            f"gap {gap:.1e} devices, shares within {shares:.0e}, sets differ by {sets:.0f}"
-        )
+    for (devices, name), (cold, cpu, warm, warm_cpu, own_mb, gap, shares, sets) in worst.items():
+        say(f"{devices:,} {name} devices, at most:")
+        say(f"    cold {cold:.4f} s ({cpu:.4f} s of processor time), warm {warm:.4f} s ({warm_cpu:.4f} s)")
+        say(f"    {own_mb:.0f} MB beyond the input, gap {gap:.1e} devices, shares {shares:.0e}, {sets:.0f} in the sets")
     if options.out:
         options.out.write_text("\n".join(["python -m benchmarks.dual", "", *lines, ""]))
     return 0
