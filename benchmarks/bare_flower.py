@@ -1,7 +1,7 @@
 """A bare Flower app on the same machine: messages of the same size to Flower's own SuperNodes, which send them back.
 
-`benchmarks.fleet_cost --bare` runs it beside a fleet of kfl. SuperLink, TLS, keys and database are the same; nothing is
-trained. What it takes is what Flower takes.
+`benchmarks.fleet_cost --bare` runs it next to a fleet of kfl. SuperLink, TLS, keys and database are the same; nothing
+is trained. What it takes is what Flower takes.
 """
 
 from __future__ import annotations

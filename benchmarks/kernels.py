@@ -1,9 +1,9 @@
-"""The GPU's own kernels, one by one: each of the CNN's, and the convolutions of any module beside grouped ones.
+"""The GPU's own kernels, one by one: each of the CNN's, and the convolutions of any module next to grouped ones.
 
     python -m benchmarks.kernels [--device cuda] [--out kernels.json]
 
 `kernels` are those of `convolution.cu`, with 500 samples on each device; `convolutions` our three passes (`unfold.cu`
-and batched products) beside one grouped convolution of PyTorch. Whole rounds are timed by `benchmarks.rounds`.
+and batched products) next to one grouped convolution of PyTorch. Whole rounds are timed by `benchmarks.rounds`.
 """
 
 from __future__ import annotations

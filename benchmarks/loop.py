@@ -5,7 +5,7 @@ module per device, the samples of a round gathered at once and cut into its mini
 class means and tests in one batch under inference mode, PyTorch's own threads, and on a GPU no synchronization before a
 round's last number is read. Mini-batches are drawn by kfl's names, so that both sides train on the same ones.
 
-    prototypes    devices train their own models with the pull towards class means, which are averaged
+    prototypes    devices train their own models with the pull toward class means, which are averaged
     fedavg        devices train one common model, which is averaged
 """
 

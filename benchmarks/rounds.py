@@ -1,10 +1,10 @@
-"""Speed of whole rounds: kfl beside a careful PyTorch loop, or beside another version of kfl.
+"""Speed of whole rounds: kfl next to a careful PyTorch loop, or next to another version of kfl.
 
     python -m benchmarks.rounds --workload W1,W2,sensor,resnet,four
     python -m benchmarks.rounds --workload W1,W2 --algorithm fedavg --precision bf16
     python -m benchmarks.rounds --against v0.2 --rounds 11          a commit, or a folder with a package kfl in it
     python -m benchmarks.rounds --check                             the models after three rounds, weight by weight
-    python -m benchmarks.rounds --busy 4                            beside four processes that keep cores busy
+    python -m benchmarks.rounds --busy 4                            next to four processes that keep cores busy
     python -m benchmarks.rounds --device cuda --precision tf32 --rounds 30 --warm-up 20 --out own.json
     python -m benchmarks.rounds --device cuda --workload W1,W2 --chosen 50 --without fused
 
@@ -91,7 +91,7 @@ class EngineRun:
         return self.algorithm.predictor(self.server, self.devices[device])
 
 
-# ── A side: a process that plays rounds when it is told to ───────────────────
+# ── A side: a process that plays rounds on request ───────────────────
 
 
 class Player:

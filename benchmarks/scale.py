@@ -8,7 +8,7 @@ each size in a process of its own, run folder, checkpoints and logs included; at
     stem      a shared stem under small convolutional networks: a thousand devices, or all, train in each round
 
     python -m benchmarks.scale --sizes 100,1000,10000 --ways common,dual --out docs/results/scale
-    python -m benchmarks.scale --fleet 100000 --samples 50    # everybody reports, everybody is tested, once
+    python -m benchmarks.scale --fleet 100000 --samples 50    # every device reports, every device is tested, once
 
 Writes `scale.json`, `scale.txt` and `scale.png` at `--out`. Sizes that are in `scale.json` and are not measured again
 stay in it.

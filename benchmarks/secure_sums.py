@@ -1,4 +1,4 @@
-"""What a secure sum costs beside a plain upload: bytes and milliseconds of a device and of the server.
+"""What a secure sum costs next to a plain upload: bytes and milliseconds of a device and of the server.
 
     python -m benchmarks.secure_sums --out docs/results/secure-sums.txt
 
@@ -141,7 +141,7 @@ class Opened:
 def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--devices", type=int, nargs="+", default=[10, 100, 500])
-    parser.add_argument("--neighbours", type=int, default=100, help="a second line for fleets of more than so many")
+    parser.add_argument("--neighbors", type=int, default=100, help="a second line for fleets of more than so many")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args(words)
     head = f"{'upload':<28}{'devices':>8}{'masks with':>11}{'plain up':>12}{'up':>12}{'down':>10}"
@@ -159,7 +159,7 @@ def main(words: Sequence[str] | None = None) -> None:
                 line += f"{whole['down']:>10,.0f}{whole['device_ms']:>11,.1f}{whole['server_ms']:>11,.0f}"
                 lines.append(f"{line}{some['server_ms']:>11,.0f}")
                 print(lines[-1], flush=True)
-    lines += ["", "Up and down: bytes of one device in a round, beside the broadcast. Server ms: the whole sum."]
+    lines += ["", "Up and down: bytes of one device in a round, next to the broadcast. Server ms: the whole sum."]
     print("\n".join(lines[-2:]))
     if given.out is not None:
         given.out.write_text("\n".join(lines) + "\n")

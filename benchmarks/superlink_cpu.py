@@ -97,7 +97,7 @@ def _files(frame: FrameType | None) -> list[tuple[str, str]]:
 
 
 def main() -> None:
-    """Become a program of Flower's, with a sampler beside it."""
+    """Become a program of Flower's, with a sampler next to it."""
     Sampler(Path(sys.argv[1])).start()
     sys.argv = ["control_auth", *sys.argv[2:]]
     runpy.run_module("kfl_fleet._flower.control_auth", run_name="__main__")

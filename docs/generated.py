@@ -1,16 +1,20 @@
-"""Parts of pages that come from the code: MkDocs calls `on_page_markdown` for each page.
+"""Parts of pages that come from the code.
 
-A line of its own in a page becomes
+    python docs/generated.py    # write the tables anew into the pages, which a test compares
+
+A table stands in its page, between its line and `<!-- end -->`, so that it is read on GitHub too. Entries of the
+reference are made when MkDocs calls `on_page_markdown`. A line of its own in a page stands for
 
     <!-- every: package.REGISTRY -->   a reference entry for each thing registered there
     <!-- rest: package -->             one for each name the package exports and the page does not list yet
     <!-- exports: package -->          a table of all it exports: name, first sentence, link to the entry
     <!-- problem: cell -->             the table of a problem file's fields (`cell` or `device`)
     <!-- codes: module.MAPPING -->     a table of codes and what each means
-    <!-- presets: names -->            a table of the ready-made cells, for a page beside `reference/`
+    <!-- presets: names -->            a table of the ready-made cells, for a page next to `reference/`
     <!-- presets: sources -->          every ready-made cell, with the source of each figure
-    <!-- idle -->                      options of `kfl run` that act only beside certain others
+    <!-- idle -->                      options of `kfl run` that act only with certain others
     <!-- gaps -->                      what the paper's proofs leave open
+    <!-- lines: FILE 3 31 -->          these lines of a file in docs/results
     <!-- fleet: metrics -->            every metric of a fleet's server, as it exports it
     <!-- fleet: alerts -->             every alert of a new project
     <!-- fleet: events -->             every event in the logs
@@ -31,8 +35,12 @@ from typing import Any
 
 import yaml
 
-KINDS = "every|rest|exports|problem|codes|presets|idle|gaps|fleet"
-LINE = re.compile(rf"^<!-- ({KINDS})(?:: ([\w. ]+))? -->$", re.MULTILINE)
+DOCS = Path(__file__).parent
+TABLES = "problem|codes|presets|idle|gaps|fleet|lines"
+WHAT = r"(?:: ([\w./ -]+))? -->"
+LINE = re.compile(rf"^<!-- (every|rest|exports|{TABLES}){WHAT}$", re.MULTILINE)
+WRITTEN = re.compile(rf"^(<!-- ({TABLES}){WHAT})\n(?:\n(?:.*?\n)??<!-- end -->\n|)", re.MULTILINE | re.DOTALL)
+"""A table with its line, whether it has been written yet or not."""
 ENTRY = re.compile(r"^::: ([\w.]+)$(?!\n    options: {members: false)", re.MULTILINE)
 """Of a module without its members only the docstring is shown."""
 UNITS = {
@@ -50,9 +58,22 @@ PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """The page, with its generated parts filled in."""
+    """The page, with the entries of the reference, and with tables that are not written into it."""
+    markdown = re.sub(
+        rf"^<!-- (?:{TABLES})[^\n]* -->\n\n(.*?)<!-- end -->$", r"\1", markdown, flags=re.DOTALL | re.MULTILINE
+    )
     markdown = LINE.sub(lambda found: found[0] if found[1] == "rest" else _part(found[1], found[2]), markdown)
     return LINE.sub(lambda found: _rest(found[2], markdown), markdown)
+
+
+def written(markdown: str) -> str:
+    """The page with all its tables as they are made today."""
+    return WRITTEN.sub(lambda found: f"{found[1]}\n\n{_part(found[2], found[3])}\n\n<!-- end -->\n", markdown)
+
+
+def pages() -> list[Path]:
+    """The pages that may have tables."""
+    return sorted([*DOCS.glob("*.md"), *DOCS.glob("reference/*.md")])
 
 
 def _part(kind: str, what: str) -> str:
@@ -64,6 +85,9 @@ def _part(kind: str, what: str) -> str:
         return _codes(*what.rsplit(".", 1))
     if kind == "problem":
         return _problem_fields(what)
+    if kind == "lines":
+        file, first, last = what.split()
+        return "\n".join((DOCS / "results" / file).read_text(encoding="utf-8").splitlines()[int(first) - 1 : int(last)])
     if kind == "gaps":
         return _gaps()
     if kind == "idle":
@@ -79,7 +103,7 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 
 def _idle() -> str:
-    """A row for each option that a choice can make idle: beside which words of that choice it is, and what it needs."""
+    """A row for each option that a choice can make idle: with which words of that choice it is, and what it needs."""
     from kfl.experiment.idle import COUNTED, NEEDS, words_of
 
     rows = []
@@ -267,3 +291,11 @@ def _field_docstrings(cls: type) -> dict[str, str]:
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Expr):
             found[field.target.id] = " ".join(ast.literal_eval(text.value).split())
     return found
+
+
+if __name__ == "__main__":
+    for page in pages():
+        before = page.read_text(encoding="utf-8")
+        if (after := written(before)) != before:
+            page.write_text(after, encoding="utf-8")
+            print(f"{page.relative_to(DOCS.parent)} written")

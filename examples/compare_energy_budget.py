@@ -27,7 +27,7 @@ CELL = replace(PRESETS["small-cell"], bandwidth_hz=10e6, budget_j_per_round=0.00
 
 
 def experiment(name: str, seed: int) -> kfl.Experiment:
-    """The same devices, data, channel and batteries for everybody; only the algorithm differs."""
+    """The same devices, data, channel and batteries for all; only the algorithm differs."""
     return kfl.Experiment(
         devices=20,
         rounds=20,
@@ -44,7 +44,7 @@ def experiment(name: str, seed: int) -> kfl.Experiment:
 def main(folder: Path) -> None:
     """Run all of them into `folder`; finished runs are read, not repeated."""
     histories = iter(run_many([experiment(name, seed) for name in NAMES for seed in SEEDS], folder))
-    print("algorithm  accuracy  devices per round  rounds with nobody  energy  of it sending")
+    print("algorithm  accuracy  devices per round  rounds with no device  energy  of it sending")
     for name in NAMES:
         runs = [next(histories) for _ in SEEDS]
         took_part = mean(len(log.devices) for history in runs for log in history.rounds)

@@ -1,10 +1,10 @@
-"""Does uploading help? Three methods beside twins that upload nothing, on the embedded digits, in about a minute.
+"""Does uploading help? Three methods next to twins that upload nothing, on the embedded digits, in about a minute.
 
     python examples/does_it_share.py [folder]
 
 Every device has twenty images of two digits. `kfl` uploads class means, `shared-stem` small updates of its first
 layers, `lg-fedavg` a head. `local` trains alone, `self-knowledge` pulls features to the device's own class means, and
-`fixed-knowledge` to random points that everybody can draw from the seed. None of the three uploads anything: what a
+`fixed-knowledge` to random points that every device can draw from the seed. None of the three uploads anything: what a
 method is above its own twin came from what others sent, and above the best twin it is worth having.
 `kfl compare --twins` does the same with every method.
 """

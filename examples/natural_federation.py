@@ -4,7 +4,7 @@
     kfl data show --dataset runs/wearables.npz --split natural
     kfl run --dataset runs/wearables.npz --split natural --model sensor --widths 8 16
 
-The readings are one file: x, y, and whose each reading is. Nobody cuts it into shards: people wear the sensor their own
+The readings are one file: x, y, and whose each reading is. No one cuts it into shards: people wear the sensor their own
 way, move at their own pace and do some things more often than others, and that is the split.
 """
 

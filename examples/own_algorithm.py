@@ -66,7 +66,7 @@ class SharedHead(Algorithm):
 
 
 def main() -> None:
-    """The same devices, data and seeds for everybody."""
+    """The same devices, data and seeds for all algorithms."""
     setting = kfl.Experiment(devices=20, rounds=20, samples_per_device=40, widths=(16, 32), radio="none")
     entries = {
         "kfl": setting,

@@ -38,7 +38,7 @@ def plain_kfl(
     """Algorithm 1. `schedule[t]` lists the devices of round t. Returns the trained models and the knowledge."""
     models = [copy.deepcopy(model) for model in models]
     knowledge = torch.zeros(classes, features)  # Ω
-    known = torch.zeros(classes, dtype=torch.bool)  # classes somebody has reported; no knowledge loss before that
+    known = torch.zeros(classes, dtype=torch.bool)  # classes a device has reported; no knowledge loss before that
 
     for chosen in schedule:  # for t = 0 … T − 1: select devices, broadcast Ω
         reports = []
@@ -78,7 +78,7 @@ def class_means(model: nn.Module, x: Tensor, y: Tensor, classes: int, features: 
 
 
 def aggregate(reports: list[tuple[Tensor, Tensor]], knowledge: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
-    """Equation (9): Ω_c = Σ_k D_{k,c} Ω_{k,c} / Σ_k D_{k,c}. A class nobody reports keeps its knowledge."""
+    """Equation (9): Ω_c = Σ_k D_{k,c} Ω_{k,c} / Σ_k D_{k,c}. A class no device reports keeps its knowledge."""
     knowledge, known = knowledge.clone(), known.clone()
     for c in range(len(knowledge)):
         weight = sum(float(counts[c]) for _, counts in reports)

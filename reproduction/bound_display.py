@@ -102,7 +102,7 @@ def _terms(title: str, bounds: Mapping[str, Bound]) -> Table:
 
 
 def _conditions(constants: Constants, bound: Bound) -> list[str]:
-    """Whether the learning rates are allowed, and which rounds the bound favours."""
+    """Whether the learning rates are allowed, and which rounds the bound favors."""
     notes = list(bound.violations)
     if bound.within_assumptions:
         notes.append(
@@ -119,7 +119,7 @@ def _conditions(constants: Constants, bound: Bound) -> list[str]:
     if bound.rounds > 2 and bound.contraction < 1:
         first, before_last = round_weights(bound.contraction, bound.rounds)[[0, -2]]
         notes.append(
-            f"It favours late rounds: a sample scheduled in round 0 weighs {first / before_last:.2g} of one in round "
+            f"It favors late rounds: a sample scheduled in round 0 weighs {first / before_last:.2g} of one in round "
             f"{bound.rounds - 2}, the last that enters. Remark 1 says the reverse."
         )
     return notes

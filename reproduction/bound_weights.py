@@ -1,4 +1,4 @@
-"""Which rounds Theorem 1 as printed favours, beside the paper's three patterns and what runs of them measure.
+"""Which rounds Theorem 1 as printed favors, next to the paper's three patterns and what runs of them measure.
 
     python -m reproduction.bound_weights --measure [--seeds 0 1 2 3 4] [--out docs/results]
     python -m reproduction.bound_weights [--out docs/results]
@@ -126,7 +126,7 @@ def draw(measured: dict[str, Any], path: Path) -> None:
 
 
 def draw_weights(panel: Axes) -> None:
-    """The weight of each round; names beside the lines, where no other line passes."""
+    """The weight of each round; names next to the lines, where no other line passes."""
     at = np.arange(ROUNDS_OF_PAPER - 1)
     places = {0.8125: (141, 2e-6, "left"), 0.9: (69, 2e-6, "right"), 0.97: (4, 7e-4, "left"), 0.99: (28, 0.4, "left")}
     for shade, contraction in zip(("0.0", "0.25", "0.4", "0.5"), CONTRACTIONS, strict=True):
@@ -137,7 +137,7 @@ def draw_weights(panel: Axes) -> None:
     panel.text(60, 8e-4, "$\\gamma_t$ = 1/(t+1),\nthe scheduler's", color=BLUE, fontsize=9.5)
     panel.set(yscale="log", ylim=(1e-8, 3), xlim=(0, ROUNDS_OF_PAPER - 1))
     panel.set(xlabel="round $t$", ylabel="weight of data scheduled in round $t$")
-    panel.set_title("The bound as printed favours late rounds", fontsize=10.5, loc="left")
+    panel.set_title("The bound as printed favors late rounds", fontsize=10.5, loc="left")
 
 
 def draw_patterns(panel: Axes) -> None:

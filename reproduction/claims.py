@@ -1,4 +1,4 @@
-"""Every claim of the paper's text that runs or counting can judge, and the questions of ours that stand beside them.
+"""Every claim of the paper's text that runs or counting can judge, and the questions of ours that stand next to them.
 
 What is judged nowhere, because no experiment here measures it, is listed in `docs/paper.md`.
 """

@@ -141,7 +141,7 @@ def schedulers(name: str, dataset: Dataset, classes: int, shows: Literal["accura
         panels=tuple(panels),
         columns=3,
         shows=shows,
-        full_only=tuple(line.key for line in panels[0].lines),  # nothing binds there, and everybody trains
+        full_only=tuple(line.key for line in panels[0].lines),  # nothing binds there, and every device trains
     )
 
 

@@ -1,4 +1,4 @@
-"""Is each baseline trained properly? Our algorithms in settings of others, beside the others' numbers.
+"""Is each baseline trained properly? Our algorithms in settings of others, next to the others' numbers.
 
     python -m reproduction.known_settings --device cuda --data-dir DIR --out docs/results/known-settings.jsonl
     python -m reproduction.known_settings --page      # puts the committed results into docs/results/baselines.md
@@ -31,7 +31,7 @@ PAGE = Path("docs/results/baselines.md")
 
 @dataclass(frozen=True)
 class Setting:
-    """One experiment of somebody else, in our words, with their number."""
+    """One experiment of someone else, in our words, with their number."""
 
     name: str
     algorithm: str
@@ -130,7 +130,7 @@ PFLLIB_OURS: dict[str, tuple[str, Table, str]] = {
         "fedtgp",
         {},
         f"{OWN_START.replace('PFLlib', 'theirs')}; prototypes after the last step (theirs: before the first); "
-        "batches drawn anew in each round; no pull towards a class that nobody has reported",
+        "batches drawn anew in each round; no pull toward a class that no device has reported",
     ),
 }
 PFLLIB_PROGRAM = {"FD": "PFLlib 87689a0", "FedTGP": "TsingZ0/FedTGP c77cbbb"}
@@ -222,7 +222,7 @@ def chen(name: str, shown: str) -> Setting:
     """The program of KFL's authors, 10 devices in a round."""
     fleet = {**FLEET, "dataset": "cifar10", "split": "shards", "classes_per_device": 2, "model": "cnn", "widths": [128]}
     differs = "no weight decay" + (
-        "" if name == "local" else "; means weighted by samples; a class nobody reports is kept"
+        "" if name == "local" else "; means weighted by samples; a class no device reports is kept"
     )
     return Setting(
         f"chen-{name}",
@@ -330,7 +330,7 @@ def _shown(setting: Setting, runs: Sequence[Table], rounds: int) -> str:
 
 
 def table(algorithm: str, runs: Sequence[Table]) -> str:
-    """Theirs beside ours: accuracy in per cent after so many rounds, or how many rounds a target takes."""
+    """Theirs next to ours: accuracy in per cent after so many rounds, or how many rounds a target takes."""
     head = ("setting", "after round", "theirs", "ours", "theirs from", "ours differs")
     lines = [f"| {' | '.join(head)} |", "| --- | ---: | ---: | ---: | --- | --- |"]
     for setting in (one for one in settings() if one.algorithm == algorithm):

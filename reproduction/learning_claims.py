@@ -157,7 +157,7 @@ def pattern_claims(classes: int, models: Models) -> list[Claim]:
     setting = f"{models} models, m = {classes}"
     where = "V" if classes == 2 else "report III"
     says = f"Descend converges faster than uniform and ascend, both datasets ({setting})"
-    note = "the first quarter of the rounds favours descend by construction: it has had more training by then"
+    note = "the first quarter of the rounds favors descend by construction: it has had more training by then"
     return [
         Claim("III-A, Remark 1", f"With a fixed total, early ends better ({setting})", "yes", command, tuple(end)),
         Claim(
@@ -185,7 +185,7 @@ def new_class_claim() -> Claim:
         for dataset in DATASETS
         for rival in ("local", "self-knowledge", "fixed-knowledge")
     ]
-    says = "Knowledge of others helps with a class just met (5 samples of it beside 50 others, tested on it alone)"
+    says = "Knowledge of others helps with a class just met (5 samples of it next to 50 others, tested on it alone)"
     return Claim("II-A", says, "said, not tested", "python -m reproduction figures sharing", tuple(asked))
 
 

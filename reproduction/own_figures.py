@@ -1,9 +1,9 @@
-"""Our own studies, beside the paper's figures.
+"""Our own studies, next to the paper's figures.
 
 `sharing` asks what sharing adds: KFL against three that upload nothing, where sharing could matter. Local-only training
 has no knowledge loss. `self-knowledge` pulls a device's features to its own class means of the round before,
-`fixed-knowledge` to fixed random ones: both have KFL's regularising pull without anybody else's data. What KFL gains
-over them is what sharing adds. Ten conditions × four algorithms × five seeds: 200 runs. Classes are distinct on a
+`fixed-knowledge` to fixed random ones: both have KFL's regularizing pull without any other device's data. What KFL
+gains over them is what sharing adds. Ten conditions × four algorithms × five seeds: 200 runs. Classes are distinct on a
 device here, so that "5 classes" means five.
 
 `prototypes` asks the same of FedProto, in the setting of Figs. 2 and 3 with 10 devices per round: KFL, FedProto, the

@@ -53,7 +53,7 @@ class Differences:
 
     title: str
     rivals: Sequence[tuple[str, str]]
-    """Name and colour of each."""
+    """Name and color of each."""
     found: Sequence[tuple[float, float | None, float | None] | None]
     """Mean, low and high end; None for a rival that was not run."""
 

@@ -30,7 +30,7 @@ from reproduction.verdict import ENERGY_MARGIN, MARGIN, SPEED_MARGIN, TRAINING_M
 
 EARLY_ENERGY_MARGIN = ENERGY_MARGIN * 30 / FULL.rounds
 """Of the budget for the whole run, where 30 rounds are compared."""
-SPENDS_EARLY = "the first quarter of the rounds favours whoever spends early, by construction"
+SPENDS_EARLY = "the first quarter of the rounds favors schedulers that spend early, by construction"
 
 
 def scheduler_claims(classes: int) -> list[Claim]:
@@ -86,7 +86,7 @@ def scheduler_claims(classes: int) -> list[Claim]:
                 found += [
                     claim("V = 0.1 exhausts the budgets by round 100", energy, fact=_exhausted(keys["v0.1"])),
                     claim("V = 0.1 the most accurate", accuracy, best, against_best=True),
-                    claim("Myopic schedules nobody in the first 30 rounds", energy, fact=_idle(keys["myopic"])),
+                    claim("Myopic schedules no device in the first 30 rounds", energy, fact=_idle(keys["myopic"])),
                     claim("Round robin uses energy evenly over the rounds", energy, [even]),
                 ]
             if classes == 2:

@@ -80,7 +80,7 @@ class Line:
     label: str
     """The name at the end of the line."""
     style: str
-    """Whose colour and dashes it has."""
+    """Whose color and dashes it has."""
     experiment: Experiment
 
 

@@ -20,7 +20,7 @@ COLOURS = {
     "fedmrl": "#4d7c0f",
     "fd": "#7f5539",
 }
-"""Dots have no dashes to be told apart by, so some need a colour that is further from the others'."""
+"""Dots have no dashes to be told apart by, so some need a color that is further from the others'."""
 
 
 def draw(found: Comparison, folder: Path, name: str = "sharing") -> list[Path]:
@@ -56,7 +56,7 @@ def _point(row: Row) -> SharingPoint | None:
 
 
 def colour_of(label: str) -> str:
-    """The colour of a method: its algorithm's, or one that follows from its label."""
+    """The color of a method: its algorithm's, or one that follows from its label."""
     if label in COLOURS:
         return COLOURS[label]
     algorithm = METHODS.get(label)

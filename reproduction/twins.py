@@ -1,4 +1,4 @@
-"""The published twin study: every method beside twins that upload nothing, in twelve conditions.
+"""The published twin study: every method next to twins that upload nothing, in twelve conditions.
 
 python -m reproduction twins --from docs/results/sharing --conditions cifar10-m2    # its committed results
 python -m reproduction twins --search --out DIR --device cuda                       # again; a GPU, or days

@@ -26,7 +26,7 @@ with 95 % probability, no edge in the whole family is crossed by mistake. The ve
 level granted; the table prints the plain 95 % interval, and says where the plain one would have given another verdict.
 A question that two claims ask is one question. Widening an interval can take a verdict back, never improve it.
 
-**Identical runs.** Where nothing limits anybody, different schedulers choose the same devices in every round, and the
+**Identical runs.** Where no device is limited, different schedulers choose the same devices in every round, and the
 difference is 0 but for the arithmetic of another machine. That is no test of anything: such a pair is said to be
 identical, has no part in a verdict and none in the family. A claim of which all pairs are identical is neither
 held nor refuted.

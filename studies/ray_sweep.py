@@ -3,7 +3,7 @@
     python -m studies.ray_sweep --out docs/results/ray-sweep.txt
 
 Two nodes as processes of this machine, each with one core, share a comparison of 200 runs. When a third of them are
-finished, all processes of one node are killed; no other takes its place. Counted afterwards: lines of the store by
+finished, all processes of one node are killed; no other takes its place. Counted afterward: lines of the store by
 digest, rounds of every run, how often each run was begun and where, and whether each is bit for bit what one process
 alone makes of it. Then the same with nodes that do not see the run folders and send the files home. Takes about five
 minutes on two cores.

@@ -81,7 +81,7 @@ def play(log: dict[str, Any], device: dict[str, Any], queue_j: Any, config: dict
 
 
 def whole(folder: Path, line: str) -> dict[str, Any]:
-    """A round, with the columns that are beside it where devices are many."""
+    """A round, with the columns that are next to it where devices are many."""
     log = json.loads(line)
     beside = np.load(folder / f"columns/round-{log['round']:06d}.npz") if "columns" in log else {}
     return {**log, **{name: beside[name].tolist() for name in beside}}

@@ -87,7 +87,7 @@ def cases(device: str) -> dict[str, tuple[Table, str]]:
         "new class": {"new_class_samples": 5},
         "real work": {"real_work": True},
         "every second round": {"evaluate_every": 2},
-        "quantised": {"algorithm": {"name": "kfl", "bits_per_value": 6}},
+        "quantized": {"algorithm": {"name": "kfl", "bits_per_value": 6}},
         "noise": {"algorithm": {"name": "kfl", "clip_norm": 5.0, "noise_multiplier": 0.5, "noise_counts": True}},
         **{rule: {"algorithm": {"name": "kfl", "aggregation": rule}} for rule in ("trimmed", "median", "clip")},
     }
@@ -123,7 +123,7 @@ def play(device: str, only: str, float64: bool) -> Table:
 
 
 def read(folder: Path) -> Table:
-    """The facts of a run folder that must not change; read by hand, since the two versions may read differently."""
+    """The facts of a run folder that must not change; read directly, since the two versions may read differently."""
     from safetensors.numpy import load_file
 
     rounds = []

@@ -1,6 +1,7 @@
 """The Python in README and docs runs. Numbers of rounds are cut to two; nothing else is changed."""
 
 import re
+import runpy
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +42,29 @@ def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch, capsys):
     }
     code = program(page).replace("kfl.Experiment()", "kfl.Experiment(rounds=2)")
     exec(compile(code, page, "exec"), given)
+
+
+generated = runpy.run_path(str(ROOT / "docs" / "generated.py"))
+
+
+@pytest.mark.parametrize("page", generated["pages"](), ids=lambda page: page.stem)
+def test_the_tables_in_a_page_are_what_the_code_says_today(page):
+    """If not: python docs/generated.py."""
+    text = page.read_text(encoding="utf-8")
+    assert generated["written"](text) == text
+
+
+def test_guides_are_readable_without_the_site():
+    """On GitHub, too: no table and no entry stands for something that only MkDocs fills in."""
+    for page in [*(ROOT / "docs").glob("*.md"), ROOT / "README.md"]:
+        prose = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+        assert not re.search(r"^(--8<--|:::|<!-- (every|rest|exports))", prose, re.MULTILINE), page.name
+
+
+def test_lines_of_the_readme_fit_a_hundred_columns():
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    long = [line for line in lines if len(line) > 100 and not line.startswith("|")]
+    assert long == [] and len(lines) < 130
 
 
 def test_the_life_of_a_round_names_files_and_functions_that_exist():

@@ -1,9 +1,9 @@
-"""What schedulers that look at joules do with a fleet's budgets, beside those that do not. Nothing is trained.
+"""What schedulers that look at joules do with a fleet's budgets, next to those that do not. Nothing is trained.
 
     python -m reproduction energy energy_baselines [--seeds 3]
 
-200 rounds of 100 devices with KFL's costs on MNIST and hard budgets, so that nobody spends more than it has. Prints, as
-means over the seeds: how often devices took part, what that cost, how many ever did, and how large a part of it was
+200 rounds of 100 devices with KFL's costs on MNIST and hard budgets, so that no device spends more than it has. Prints,
+as means over the seeds: how often devices took part, what that cost, how many ever did, and how large a part of it was
 done by the tenth of the fleet that did most (10 % if all do the same).
 """
 

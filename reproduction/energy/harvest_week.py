@@ -81,12 +81,12 @@ class UntrainedFleet(SimulatedFleet):
         return {device: {} for device in devices}, [], []
 
     def evaluate(self, state: RunState, devices: Collection[int]) -> IntArray:
-        """Nobody is tested."""
+        """No device is tested."""
         return state.correct
 
 
 def gini(values: NDArray[Any]) -> float:
-    """0 where all are alike, towards 1 where one has everything.
+    """0 where all are alike, toward 1 where one has everything.
 
     >>> gini(np.ones(4)), gini(np.array([0, 0, 0, 1]))
     (0.0, 0.75)

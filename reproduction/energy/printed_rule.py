@@ -77,7 +77,7 @@ def numbers(results: dict[float, dict[str, FloatArray]]) -> dict[str, Any]:
 
 
 def draw(results: dict[float, dict[str, FloatArray]], folder: Path) -> None:
-    """Cumulative joules over rounds, one panel per coefficient; line styles tell the rules apart in grey."""
+    """Cumulative joules over rounds, one panel per coefficient; line styles tell the rules apart in gray."""
     seeds = len(next(iter(results.values()))["ours"])
     figure = new_figure("This study", figsize=(10.5, 4.0), layout="constrained")
     panels = figure.subplots(1, len(results), sharey=True)

@@ -2,7 +2,7 @@
 
     python -m reproduction energy random_devices --out docs/results/random-devices.jsonl.gz
 
-30 devices learn mnist-5k in 40 rounds of KFL. Beside the two schedulers stand random devices that may not overdraw
+30 devices learn mnist-5k in 40 rounds of KFL. Next to the two schedulers stand random devices that may not overdraw
 their budgets: ten a round, `uniform`'s default, and as many a round as `dual` with hard budgets chose on average.
 Differences are paired by seed, with the 95 % interval of the t-test.
 

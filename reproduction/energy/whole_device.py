@@ -145,7 +145,7 @@ def joules(setting: Setting, seed: int) -> list[dict[str, Any]]:
 
 
 def begin_without_learning(fleet: SimulatedFleet) -> Any:
-    """The first state of a run whose models nobody looks at."""
+    """The first state of a run whose models are not looked at."""
     fleet.table = replace(fleet.table, test_samples=np.zeros_like(fleet.table.test_samples))
     return begin(fleet)
 
@@ -304,7 +304,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("docs/results"), help="folder of the results")
     parser.add_argument("--joules", action="store_true", help="charge the printed decisions by each model")
     parser.add_argument("--train", action="store_true", help="run what is missing")
-    parser.add_argument("--page", action="store_true", help="print the tables, and write them beside the results")
+    parser.add_argument("--page", action="store_true", help="print the tables, and write them next to the results")
     parser.add_argument("--only", default="", help="with --train: settings whose name contains this")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--precision", default="float32")

@@ -8,6 +8,6 @@
 ... )
 >>> counts = equal_counts(devices=100, classes=10, classes_per_device=2, samples=600)
 >>> late, early = (theorem1(constants, counts, pattern_schedule(name, 200, 100)) for name in ("ascend", "descend"))
->>> late.total < early.total  # the bound as printed favours late rounds
+>>> late.total < early.total  # the bound as printed favors late rounds
 True
 """

@@ -83,7 +83,7 @@ class EnergyBound:
     slack_at_zero_v_j: float
     """The same at V = 0."""
     everybody_j: float | None = None
-    """What everybody in every round would spend, at what each round really costs and with the band shared to spend
+    """What all devices in every round would spend, at what each round really costs and with the band shared to spend
     least; None where that is not known. A schedule that shares the band in another way can spend more."""
 
     @property
@@ -98,7 +98,7 @@ class EnergyBound:
 
     @property
     def vacuous(self) -> bool | None:
-        """Whether even a run that lets everybody take part in every round would satisfy it; None where unknown.
+        """Whether even a run that lets every device take part in every round would satisfy it; None where unknown.
 
         An inequality that is not vacuous in this sense may still say little: compare slack and budget.
         """
@@ -110,7 +110,9 @@ class EnergyBound:
         verdict = "violated." if not self.holds else ("vacuous." if self.vacuous else "holds.")
         if self.everybody_j is not None:
             even = (
-                "Even everybody in every round would satisfy it, with" if self.vacuous else "Everybody in every round:"
+                "Even all devices in every round would satisfy it, with"
+                if self.vacuous
+                else "All devices in every round:"
             )
             verdict += f" {even} {self.everybody_j:.4g} J."
         return (
@@ -124,10 +126,10 @@ def why_not_covered(scheduler: str, *, minimises_drift: bool, hard_budget: bool,
     """Why Proposition 2 does not apply to a run, in words; None where it does.
 
     >>> why_not_covered("uniform", minimises_drift=False, hard_budget=False)
-    'does not apply: it is about schedulers that minimise the drift-plus-penalty in every round, and uniform does not'
+    'does not apply: it is about schedulers that minimize the drift-plus-penalty in every round, and uniform does not'
     """
     if not minimises_drift:
-        about = "it is about schedulers that minimise the drift-plus-penalty in every round"
+        about = "it is about schedulers that minimize the drift-plus-penalty in every round"
         return f"does not apply: {about}, and {scheduler} does not"
     if batteries:
         return "does not apply: it is about budgets of so much per round, and here devices live on batteries"
@@ -148,7 +150,7 @@ def proposition2_energy(
         Σ_t Σ_k α E ≤ Σ_k E_k + √(2K (T ζ_0 + V Σ_t γ_t D)),
         ζ_0 = ½ Σ_k ζ_k²,    ζ_k = max_t |α_k,t E_k,t − E_k/T|,    D = Σ_k D_k.
 
-    `gamma` holds γ_t of every round. `everybody_j` is what everybody in every round would spend, for judging whether
+    `gamma` holds γ_t of every round. `everybody_j` is what all devices in every round would spend, for judging whether
     the inequality says anything (`everybody_energy`); without it, that is left open.
 
     >>> account = EnergyAccount(np.full((4, 2), 0.1), np.zeros((4, 2)), np.full(2, 0.4))

@@ -41,7 +41,7 @@ GAPS: tuple[Gap, ...] = (
         "Theorem 1",
         "first step",
         "Lemma 2 is applied to all K devices, though those that are not scheduled do not train.",
-        "The theorem is false: with λ = 0 and nobody scheduled, the bound falls below a loss that cannot move.",
+        "The theorem is false: with λ = 0 and no device scheduled, the bound falls below a loss that cannot move.",
     ),
     Gap(
         "class factor",
@@ -68,7 +68,7 @@ GAPS: tuple[Gap, ...] = (
         "which rounds",
         "Theorem 1",
         "Remark 1",
-        "The weight A₃^{T−2−t} of round t grows with t where A₃ < 1: the bound favours late rounds, the remark says "
+        "The weight A₃^{T−2−t} of round t grows with t where A₃ < 1: the bound favors late rounds, the remark says "
         "early ones; and the last round does not enter at all.",
         "Ascend has the smallest bound, descend the largest.",
     ),
@@ -85,11 +85,11 @@ GAPS: tuple[Gap, ...] = (
         "The theorem is about plain gradient descent; the paper's experiments use momentum.",
     ),
     Gap(
-        "exact minimisation",
+        "exact minimization",
         "Proposition 2",
         "data inequality",
-        "It assumes that each round is minimised exactly, which Algorithm 3 does not do. The energy inequality needs "
-        "only that no round is worse than scheduling nobody.",
+        "It assumes that each round is minimized exactly, which Algorithm 3 does not do. The energy inequality needs "
+        "only that no round is worse than scheduling no device.",
         "Where the band is scarce, Algorithm 3 misses the best set in more than a quarter of the rounds of a "
         "brute-force test.",
     ),

@@ -1,8 +1,8 @@
 """Proposition 2 for a finished run: what was spent against the energy inequality, what was scheduled against the other.
 
-The data-volume inequality compares with the best schedule that knows all channels in advance, which nobody has. An
-upper bound of it stands in. Where the run stands above even that comparison, the inequality holds for certain; where
-the comparison is zero or less, it is vacuous: a run that schedules nobody would satisfy it.
+The data-volume inequality compares with the best schedule that knows all channels in advance, which no scheduler does.
+An upper bound of it stands in. Where the run stands above even that comparison, the inequality holds for certain; where
+the comparison is zero or less, it is vacuous: a run that schedules no device would satisfy it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class VolumeBound:
 
     @property
     def vacuous(self) -> bool:
-        """Whether even a run that schedules nobody would satisfy it."""
+        """Whether even a run that schedules no device would satisfy it."""
         return self.limit <= 0
 
     @property
@@ -82,7 +82,7 @@ def proposition2_volume(
 
     `least_energy_j` (T, K) is what a round costs each device at least, infinite where it cannot take part; it makes
     the upper bound that stands for the optimum. ζ_k is taken over the run, as the energy inequality does; the proof
-    also needs it to cover the optimum's rounds, and exact minimisation in every round, which Algorithm 3 is not.
+    also needs it to cover the optimum's rounds, and exact minimization in every round, which Algorithm 3 is not.
 
     >>> account = EnergyAccount(np.full((4, 2), 0.1), np.zeros((4, 2)), np.full(2, 0.4))
     >>> everybody = np.ones((4, 2), bool)
@@ -133,7 +133,7 @@ def offline_upper(samples: FloatArray, budget_j: FloatArray, gamma: FloatArray, 
 def observed_rounds(world: World, rounds: int) -> Iterator[Observation]:
     """What the server knew in each round of a run, but for batteries: the channels are drawn again from the seed."""
     if world.cell is None:
-        raise ConfigError("radio", "none", "a cell: without one nobody spends energy")
+        raise ConfigError("radio", "none", "a cell: without one no device spends energy")
     asked, table, fading = world.experiment, world.table, None
     bits, endless_j = float(table.bits_down.max(initial=0.0)), np.full(world.devices, np.inf)
     accounts = Accounts.start(asked.scheduler, endless_j, rounds, fills=False)
@@ -159,9 +159,9 @@ def least_round_energy(world: World, rounds: int) -> FloatArray:
 
 
 def everybody_energy(world: World, rounds: int) -> float:
-    """What the cell would spend if everybody who can took part in every round, at what that round really costs.
+    """What the cell would spend if all devices that can took part in every round, at what that round really costs.
 
-    The band is shared so that this is least; where not everybody fits, those who need most of it stay out, as with the
+    The band is shared so that this is least; where not all devices fit, those who need most of it stay out, as with the
     scheduler `all`. As long as all fit, no schedule that shares the band this way spends more: a further device only
     adds its own energy and takes band from the others. Shares are real numbers, also where a run has resource blocks.
     """
@@ -186,7 +186,7 @@ def proposition2_of_run(world: World, logs: Sequence[RoundLog]) -> tuple[EnergyB
         raise ConfigError("rounds × devices", len(logs) * world.devices, f"at most {MOST_ENTRIES:,} to be laid out")
     weights = asked.scheduler.drift_weights(budget_j, asked.rounds, samples)
     if weights is None:
-        expected = "one that minimises the drift-plus-penalty in every round: Proposition 2 is about no other"
+        expected = "one that minimizes the drift-plus-penalty in every round: Proposition 2 is about no other"
         raise ConfigError("scheduler", asked.scheduler.name, expected)
     account, rounds = energy_account(logs, budget_j), len(logs)
     v, gamma = weights[0], weights[1][:rounds]

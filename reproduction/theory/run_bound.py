@@ -157,7 +157,7 @@ def _knowledge_gap(reader: RunReader, world: World, history: History, notes: lis
         notes.append(f"Equation (5) is left out: it needs the models of all devices, of at most {MOST_DEVICES:,}.")
         return None
     if algorithm.bits_per_value < BITS_PER_VALUE or algorithm.clip_norm is not None or algorithm.aggregation != "mean":
-        notes.append("Equation (5) is left out: knowledge was quantised, clipped or aggregated in another way.")
+        notes.append("Equation (5) is left out: knowledge was quantized, clipped or aggregated in another way.")
         return None
     everybody = range(world.devices)
     last = _last_models(reader, world, history, everybody)
@@ -190,7 +190,7 @@ def _proposition2(
     worse = sum(log.objective is not None and log.objective > 0 for log in history.rounds)
     if worse:
         notes.append(
-            f"In {several(worse, 'round')} the decision was worse than scheduling nobody: for this run the energy "
+            f"In {several(worse, 'round')} the decision was worse than scheduling no device: for this run the energy "
             "inequality is not proven."
         )
     scheduler = asked.scheduler

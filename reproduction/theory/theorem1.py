@@ -260,7 +260,7 @@ def _scheduling_term(A_2: float, samples: FloatArray, scheduled: float, rounds: 
 def spread(counts: NDArray[np.generic]) -> float:
     """CK/D Σ_k Σ_c D_{k,c}²/(D_c² D_k) Σ_j D_{j,c}²: one round's part of the heterogeneity term, over A_2."""
     samples = np.asarray(counts, dtype=np.float64)
-    held = samples[:, samples.sum(axis=0) > 0]  # a class that nobody holds has no term
+    held = samples[:, samples.sum(axis=0) > 0]  # a class that no device holds has no term
     per_class, per_device = held.sum(axis=0), samples.sum(axis=1)
     squares = np.square(held)
     inner = (squares / per_device[:, None]).sum(axis=0) / np.square(per_class) * squares.sum(axis=0)
@@ -281,7 +281,7 @@ def geometric_sum(progress: float, rounds: int) -> float:
 def round_weights(contraction: float, rounds: int) -> FloatArray:
     """The weight A_3^{T−2−t} of the data scheduled in round t, for t from 0 to T − 1; the last round has none.
 
-    As printed the weight grows with t where A_3 < 1: the bound favours late rounds, the reverse of Remark 1.
+    As printed the weight grows with t where A_3 < 1: the bound favors late rounds, the reverse of Remark 1.
 
     >>> round_weights(0.5, 5)
     array([0.125, 0.25 , 0.5  , 1.   , 0.   ])

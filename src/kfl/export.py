@@ -147,7 +147,7 @@ def load_model(run_folder: str | Path, device: int) -> nn.Module:
 
 
 def export_models(run_folder: str | Path, devices: Sequence[int], out: str | Path) -> list[Path]:
-    """Write the models of chosen devices as safetensors, each with a JSON beside it, and a `load.py` that reads them.
+    """Write the models of chosen devices as safetensors, each with a JSON next to it, and a `load.py` that reads them.
 
     Returns the safetensors files.
     """
@@ -187,17 +187,19 @@ def load(name, folder=Path(__file__).parent):
     build = getattr(importlib.import_module(module or "kfl.models"), function)
     shape, classes = tuple(about["input_shape"]), about["classes"]
     model = build(input_shape=shape, classes=classes, width=about["width"])
-    if "small" in about:  # a small network stands beside the device's own
-        from kfl.algorithms.small_network import SmallNetwork, beside
+    if "small" in about:  # a small network stands next to the device's own
+        from kfl.algorithms import small_network
 
-        model = beside(lambda own=model: own, SmallNetwork(**about["small"]), about["features"], shape, classes)
+        model = small_network.beside(
+            lambda own=model: own, small_network.SmallNetwork(**about["small"]), about["features"], shape, classes
+        )
     model.load_state_dict(load_file(Path(folder) / f"{name}.safetensors"))
     return model.eval(), about
 '''
 
 
 def _bare_engine(models: FleetModels) -> AutogradEngine:
-    """An engine that can start models, without any data: one sample that belongs to nobody stands for the dataset."""
+    """Return an engine that can start models without data: one sample of no device stands for the dataset."""
     classes = models.profiles[0].classes
     sample, label = np.zeros((1, *models.input_shape), dtype=np.float32), np.zeros(1, dtype=np.int64)
     nobody = np.zeros((0, classes), dtype=np.int64)

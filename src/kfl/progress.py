@@ -2,12 +2,13 @@
 
 On a terminal it is a live line with a bar, in a notebook a line that changes, elsewhere (a log file, a pipe) plain
 lines, about twenty of them. The command line shows it on its output; `run` and `run_many` on the error stream, and by
-default only where somebody can be expected to look. The display is rich's, which the library itself does not need.
+default only where a user is likely to look. The display is rich's, which the library itself does not need.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -95,7 +96,7 @@ class _LiveBar:
 
 
 class _Sentences(logging.Handler):
-    """What the log says, such as how each architecture runs: beside the bar; warnings to the error stream."""
+    """What the log says, such as how each architecture runs: next to the bar; warnings to the error stream."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(logging.INFO)
@@ -188,14 +189,16 @@ class ManyDisplay(_LiveBar):
         self._found = 0
         """Rounds of runs that were finished before this command."""
         self._moved = False
+        self._last = ""
+        """The last run that finished, with its accuracy."""
 
     def on_progress(self, progress: Progress) -> None:
         """Show a finished round or run."""
-        runs = f"rounds  {progress.runs_done} of {progress.runs} runs"
-        self._progress.update(self._task, total=progress.rounds, completed=progress.rounds_done, facts=runs)
+        self._update(progress)
         if progress.history is None and progress.problem is None:
             self._moved = True
             return
+        name = readable_name(progress.name)
         if not self._moved:  # it was there before
             self._found = progress.rounds_done
             outcome = f"{percent(progress.history.accuracy)}, finished before" if progress.history else "failed"
@@ -203,10 +206,19 @@ class ManyDisplay(_LiveBar):
             outcome = f"failed: {progress.problem}"
         else:
             outcome = f"{percent(progress.history.accuracy)}  {progress.history.summary['wall_s']:.0f} s"
+        if self._console.is_terminal and progress.history is not None:  # one bar is enough
+            self._last = f"  {name}: {percent(progress.history.accuracy)}"
+            self._update(progress)
+            return
         left = "" if self._console.is_terminal else self._left(progress)
         self._progress.console.print(
-            for_terminal(f"[{progress.runs_done}/{progress.runs}] {progress.name}: {outcome}{left}"), soft_wrap=True
+            for_terminal(f"[{progress.runs_done}/{progress.runs}] {name}: {outcome}{left}"), soft_wrap=True
         )
+
+    def _update(self, progress: Progress) -> None:
+        """Move the bar."""
+        runs = for_terminal(f"rounds  {progress.runs_done} of {progress.runs} runs{self._last}")
+        self._progress.update(self._task, total=progress.rounds, completed=progress.rounds_done, facts=runs)
 
     def _left(self, progress: Progress) -> str:
         """The time that is left at the speed so far."""
@@ -217,6 +229,16 @@ class ManyDisplay(_LiveBar):
         return f"  (about {duration(round(seconds))} left)"
 
 
+def readable_name(name: str) -> str:
+    """Return the name of a run's folder as people read it.
+
+    >>> readable_name("kfl-knowledge_weight0.1-seed0-b5223770"), readable_name("mine")
+    ('kfl-knowledge_weight0.1 · seed 0', 'mine')
+    """
+    found = re.fullmatch(r"(.+)-seed(\d+)-[0-9a-f]+", name)
+    return f"{found[1]} · seed {found[2]}" if found else name
+
+
 def in_notebook() -> bool:
     """Whether this is a notebook: its shell has a kernel, a terminal's has none."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
@@ -224,7 +246,7 @@ def in_notebook() -> bool:
 
 
 def is_shown(progress: bool | None, watched: bool) -> bool:
-    """Whether progress is shown: as asked, or else where somebody looks and nobody `watched` the run otherwise."""
+    """Whether progress is shown: as asked, or else where a user looks and nothing `watched` the run otherwise."""
     looked_at = in_notebook() or (sys.stderr is not None and sys.stderr.isatty())
     if not (looked_at and not watched if progress is None else progress):
         return False

@@ -132,7 +132,7 @@ def run(
         on_round: called after every round with its log.
         should_stop: asked after every round of a run with a folder; if it says yes, a checkpoint is written and
             `StoppedError` raised.
-        progress: show progress on the error stream, or in a notebook. None shows it where somebody is likely to look,
+        progress: show progress on the error stream, or in a notebook. None shows it where a user is likely to look,
             in a notebook or on a terminal, unless `on_round` watches the run already.
         **options: how the run is executed and recorded, by the names of the fields of `kfl.runner.RunOptions`:
             data_dir, device, precision, deterministic, keep_models, checkpoint_s, allow_nobody.
@@ -242,7 +242,7 @@ def resume(folder: str | Path, **options: Any) -> History:
 
 
 def _need_somebody(fleet: Fleet, options: RunOptions) -> None:
-    """Say who can never take part, before the first round; InfeasibleRunError where that is everybody."""
+    """Say who can never take part, before the first round; InfeasibleRunError where that is every device."""
     found = check_feasibility(fleet, initial_state(fleet))
     if found.nobody and not options.allow_nobody:
         raise InfeasibleRunError(found.sentence())
@@ -253,7 +253,7 @@ def _need_somebody(fleet: Fleet, options: RunOptions) -> None:
 def _play(world: World, runner: Runner) -> History:
     """Play a simulation. Those who watch it are also told about rounds of before an interruption."""
     # The engine spreads devices over threads itself. Between its calls there are only small operations, and PyTorch
-    # sharing those out over threads, and being told otherwise and back in every call, took half of a small run's time.
+    # sharing those out over threads, and switching that off and on in every call, took half of a small run's time.
     with torch_threads(1) if world.engine.plan.device == "cpu" else nullcontext():
         if runner.options.on_start is not None:
             runner.options.on_start(world)
@@ -339,7 +339,7 @@ class Runner:
     def _record(self, folder: RunFolder, entry: RoundLog) -> None:
         """The checkpoint first, which holds what the history then says: no line is ever there for a round that is not.
 
-        A kill before the checkpoint repeats the round, which nobody has heard of; one after it adds the lines.
+        A kill before the checkpoint repeats the round, which nothing has observed; one after it adds the lines.
         """
         experiment, tests = self.fleet.experiment, self.fleet.table.test_samples
         lines = folder.lines(entry, snapshot(experiment.rounds, tests, self.state, entry, experiment.algorithm))

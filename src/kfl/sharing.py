@@ -1,4 +1,4 @@
-"""Moved: methods beside twins that upload nothing are `kfl.compare(entries, twins=True)`, of `kfl.comparison`."""
+"""Moved: methods next to twins that upload nothing are `kfl.compare(entries, twins=True)`, of `kfl.comparison`."""
 
 from __future__ import annotations
 

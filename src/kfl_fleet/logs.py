@@ -69,7 +69,7 @@ EVENTS = {
     "ended": "A device was stopped",
     "server_away": "A device cannot reach the server, and retries: `device`",
     "clock_off": "A device's clock is wrong, so it signs with the server's time: `device`",
-    "message_dropped": "Nobody waits for the answer to a message any more: `device`",
+    "message_dropped": "No device waits for the answer to a message any more: `device`",
     "worker_died": "A device's worker died while idle, and a fresh one was started: `device`",
     "worker_failed": "A device's worker could not answer a message: `device`, `code`",
     "app_failed": "A device cannot use the app that the server sent: `device`",
@@ -89,7 +89,7 @@ def note(
 
 
 def warn(event: str, sentence: str, **fields: Any) -> None:
-    """Log something that somebody may have to look at."""
+    """Log something that an operator may have to look at."""
     note(event, sentence, level=logging.WARNING, **fields)
 
 
@@ -133,7 +133,7 @@ def start_logging(
 ) -> None:
     """Send all that this process logs to `stream` (standard error) in one format.
 
-    Flower's own lines keep their own look beside the text; as JSON they come as lines of the same kind.
+    Flower's own lines keep their own look next to the text; as JSON they come as lines of the same kind.
     """
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonLines() if log_format == "json" else TextLines(f"{prefix}%(message)s"))

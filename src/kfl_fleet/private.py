@@ -1,4 +1,4 @@
-"""What is nobody else's business: files and folders that only their owner can enter, and no memory written to disk.
+"""Private files and memory: files and folders that only their owner can enter, and no memory written to disk.
 
 Folders are 0700 and files 0600 from the moment they exist, whatever the umask. What an earlier version or a copy left
 wider is narrowed when it is written again; a key that is wider than that is worth a sentence (`exposed`).
@@ -48,7 +48,7 @@ def narrow(path: Path) -> None:
 def exposed(keys: Iterable[Path]) -> str | None:
     """One sentence about private keys that others can read or change; None where all is well.
 
-    Where the owner is somebody else, who let this process in by its group, as Kubernetes does, the group may read.
+    Where the owner is someone else, who let this process in by its group, as Kubernetes does, the group may read.
 
     >>> import tempfile
     >>> key = Path(tempfile.mkdtemp()) / "device-0"

@@ -76,7 +76,7 @@ class FleetSettings:
     """No device draws more than this while it computes: reported energy above this times deadline_s is refused."""
     registered_samples: tuple[int, ...] = ()
     """Training samples that devices are known to have: one number for each device, or one for all. Who says more counts
-    with these. Empty where nobody knows; then most_samples decides."""
+    with these. Empty where unknown; then most_samples decides."""
     most_samples: float = 10.0
     """No device counts with more samples than this times the fleet's median, nor with more test samples than this times
     their median; infinite for no bound."""
@@ -143,7 +143,7 @@ class FleetSettings:
             raise ConfigError("fleet.gains", self.gains, "a file when fleet.channel is 'measured', and none otherwise")
 
     def registered(self, device: int) -> int | None:
-        """The samples that a device is known to have; None where nobody knows.
+        """The samples that a device is known to have; None where unknown.
 
         >>> FleetSettings(registered_samples=(500,)).registered(3), FleetSettings().registered(3)
         (500, None)

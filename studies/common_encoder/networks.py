@@ -19,7 +19,7 @@ METHODS: dict[str, Algorithm] = {
     "fedavg": FedAvg(),
     "fedrep": FedRep(),
 }
-"""With the settings that all algorithms have by default: nobody is tuned."""
+"""With the settings that all algorithms have by default: nothing is tuned."""
 
 
 def play(name: str, seed: int, seen: Seen) -> list[dict[str, object]]:

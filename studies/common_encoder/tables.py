@@ -49,7 +49,7 @@ def page(out: Path) -> str:
 
 NETWORKS_LEGEND = (
     "An MLP with 64 units on the 256 numbers, 100 rounds with ten of 100 devices, settings as they are by default, "
-    "nobody tuned; accuracy on a device's own part of the test set, bits of a device and joules of all."
+    "nothing tuned; accuracy on a device's own part of the test set, bits of a device and joules of all."
 )
 LEGEND = (
     "✓: not zero after Holm's correction over all conditions of the column; brackets: 95 % interval of the t-test "

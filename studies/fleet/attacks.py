@@ -1,4 +1,4 @@
-"""What one admitted member may send to a SuperLink, and what becomes of the honest one beside it.
+"""What one admitted member may send to a SuperLink, and what becomes of the honest one next to it.
 
     python -m studies.fleet.attacks --out docs/results/fleet-attacks.txt
 
@@ -82,7 +82,7 @@ def all_attempts(link: SuperLink, member: Member, slow_s: float = 40.0) -> dict[
     """Every attempt by its name."""
     question = questioned(link, member)
     found = dict(attacks(member, question, link.nodes[1], MOST_UPLOAD))
-    found["an object before anybody knows it, by a stranger"] = lambda: stranger(link)
+    found["an object before any device knows it, by an outsider"] = lambda: stranger(link)
     found["the record of the server's next question"] = lambda: poison(link, member)
     found["an answer of which nothing ever comes"] = lambda: undelivered(link, member)
     found["an object that is not what its name says"] = lambda: another_content(link, member)
@@ -99,14 +99,14 @@ def all_attempts(link: SuperLink, member: Member, slow_s: float = 40.0) -> dict[
         link, member, questioned(link, member, "strange")
     )
     found["700 requests in the honest device's name"] = lambda: forged(link)
-    found["strangers flood while a device comes online"] = lambda: newcomer(link, len(link.keys) - 1)
+    found["outsiders flood while a device comes online"] = lambda: newcomer(link, len(link.keys) - 1)
     found["300 requests that fail"] = lambda: failing(member)
     found["20 requests byte by byte"] = lambda: member.slowly(slow_s)
     return found
 
 
 def questioned(link: SuperLink, member: Member, values: str = "profile", deadline_s: float = 300.0) -> Incoming:
-    """A question to the member, for whose answer nobody in here waits."""
+    """A question to the member, for whose answer nothing waits."""
     content = {0: (link.nodes[0], pack({"kind": values}, {}))}
     asking = threading.Thread(
         target=link.courier().ask, args=(content, "query", values, deadline_s, 1 << 20), daemon=True
@@ -119,7 +119,7 @@ def questioned(link: SuperLink, member: Member, values: str = "profile", deadlin
 
 
 def stranger(link: SuperLink) -> str:
-    """A key that nobody admitted sends a large body."""
+    """A key that no device admitted sends a large body."""
     from kfl_fleet.project.certificates import make_device_key
 
     with tempfile.TemporaryDirectory() as folder:
@@ -198,7 +198,7 @@ def replays(link: SuperLink, member: Member) -> str:
 
 
 def late(link: SuperLink, member: Member) -> str:
-    """Answer a question that nobody waits for any more; nothing of it may stay in the database."""
+    """Answer a question that is no longer awaited; nothing of it may stay in the database."""
     content = {0: (link.nodes[0], pack({"kind": "late"}, {}))}
     thread = threading.Thread(target=link.courier().ask, args=(content, "query", "x", 0.5, 1 << 20), daemon=True)
     thread.start()
@@ -235,7 +235,7 @@ def fullest(link: SuperLink, member: Member) -> str:
 
 
 def flooded(link: SuperLink, members: int) -> str:
-    """Members beside an honest device that is asked without a pause."""
+    """Members next to an honest device that is asked without a pause."""
     return crowd(link, list(range(2, 2 + members)), lambda: honest_answer_s(link) or DEADLINE_S)
 
 

@@ -36,7 +36,7 @@ INVARIANTS = {
     "status": "kfl deploy status and the metrics say what the folder says",
     "absent": "a device that has been unreachable for over a minute is asked no more",
     "secrets": "private keys are readable by their owner only",
-    "end": "the run ends with its last round, all devices come back, no process is left",
+    "end": "the run ends with its last round, all devices come back, all processes stopped",
 }
 
 

@@ -280,7 +280,7 @@ class Faults:
         return "no orphan; started again, it knocks until the server lets it in: same node, model from disk", lost
 
     def vanished(self) -> tuple[str, int]:
-        self.fleet._restarted["device-2"] = time.monotonic() + 3600  # nobody starts it again
+        self.fleet._restarted["device-2"] = time.monotonic() + 3600  # it is not restarted
         self.fleet.order(2, "slow")
         self.fleet.obeyed(2)
         self.fleet.processes.kill("device-2")
@@ -386,7 +386,7 @@ def play(table: Table) -> None:
     table.fault("worker out of memory", faults.ordered(3, "memory", "ran out of memory"))
     table.fault("worker stale: its data changed", faults.stale)
     table.fault("disk of a device full", faults.ordered(2, "full disk", "File too large"))
-    table.fault("stranger, unknown key", faults.stranger("stranger", "Knocking"))
+    table.fault("outsider, unknown key", faults.stranger("stranger", "Knocking"))
     table.fault("wrong certificate", faults.stranger("wrong-authority", "authority did not sign"))
     table.fault("clock an hour ahead", faults.skewed)
     table.fault("device killed in mid-round", faults.device_killed)
@@ -422,7 +422,7 @@ def main() -> int:
         left = fleet.processes.members()
         table.say("")
         table.say(f"{len(table.logs)} rounds in one run; lost: rounds without the answer of a device it happened to.")
-        table.say("No process is left." if not left else f"Processes left: {left}")
+        table.say("All processes stopped." if not left else f"Processes left: {left}")
     return 1 if table.failed or left else 0
 
 

@@ -1,4 +1,4 @@
-"""What members and strangers try in numbers, so that the others are not heard: `studies.fleet.attacks` runs it."""
+"""What members and outsiders try in numbers, so that the others are not heard: `studies.fleet.attacks` runs it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def forged(link: SuperLink, owner: int = 1) -> str:
 
 
 def newcomer(link: SuperLink, number: int, seconds: float = 10.0) -> str:
-    """Strangers flood as fast as it goes; a registered device that was never heard comes online."""
+    """Outsiders flood as fast as it goes; a registered device that was never heard comes online."""
     device = FleetApi(link.address, link.authority, link.keys[number])
     with flood_of_strangers(link):
         time.sleep(1.0)
@@ -61,7 +61,7 @@ def newcomer(link: SuperLink, number: int, seconds: float = 10.0) -> str:
 
 @contextmanager
 def flood_of_strangers(link: SuperLink, lines: int = 4) -> Iterator[None]:
-    """Requests of a key that nobody registered."""
+    """Requests of an unregistered key."""
     over = threading.Event()
 
     def flood(key: Path) -> None:
@@ -172,7 +172,7 @@ def crowd(link: SuperLink, members: list[int], answer_s: Callable[[], float], se
     over.set()
     for thread in threads:
         thread.join()
-    return f"slowest {slowest_s:.1f} s beside {20 * len(asked)}"
+    return f"slowest {slowest_s:.1f} s next to {20 * len(asked)}"
 
 
 def leave(member: Member) -> None:

@@ -25,7 +25,7 @@ from studies.fleet.network import Relay
 
 SERVER_MB, DEVICE_MB = 192, 24
 SILENT_S, SUBMIT_S = 8.0, 45.0
-"""A run folder that nobody has held for so long has lost its server; a new one gets so long to take it."""
+"""A run folder that no process has held for so long has lost its server; a new one gets so long to take it."""
 
 WITNESS = """
 import hashlib, json, os

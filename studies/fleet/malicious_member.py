@@ -161,7 +161,7 @@ def accuracy(world: World, algorithm: Algorithm, attack: str, rule: str) -> floa
 
 def table(runs: dict[str, Any], method: str) -> str:
     """Points lost against the same seeds and rule without a liar: mean over seeds, and the worst seed in brackets."""
-    lines = ["| rule | members | seeds | nobody, % | " + " | ".join(ATTACKS[1:]) + " |", "| --- |" + " ---: |" * 8]
+    lines = ["| rule | members | seeds | no member, % | " + " | ".join(ATTACKS[1:]) + " |", "| --- |" + " ---: |" * 8]
     for rule, members in itertools.product(RULES, MEMBERS):
         found = {attack: _per_seed(runs, method, members, rule, attack) for attack in ATTACKS}
         honest = found["nobody"]

@@ -140,11 +140,11 @@ class Mischief:
         self.over.wait(1.0)
 
     def floods(self) -> None:
-        """Requests as fast as they go, and uploads that nobody announced."""
+        """Requests as fast as they go, and uploads that no device announced."""
         for _ in range(50):
             self.tried[f"a look: {self.member.ask('pull-messages', self.member._own())}"] += 1
         upload = self.member._own() + pb.message(4, bytes(1 << 20))
-        self.tried[f"an upload that nobody announced: {self.member.ask('push-object', upload)}"] += 1
+        self.tried[f"an upload that no device announced: {self.member.ask('push-object', upload)}"] += 1
 
     def drips(self) -> None:
         """Requests byte by byte."""
@@ -180,7 +180,7 @@ def outcome(problem: KflError) -> str:
 
 
 def invented(member: Member) -> Incoming:
-    """A question that nobody asked, for a member that is asked nothing."""
+    """An unsolicited answer, for a member that is asked nothing."""
     node = member._node
     return Incoming(1, "d" * 64, SUPERLINK, node, "0", "query", time.time(), 60.0, None, ())
 

@@ -1,4 +1,4 @@
-"""A relay on loopback between one party and the SuperLink, which can be told to behave like a bad network.
+"""A relay on loopback between one party and the SuperLink, which behaves like a bad network on request.
 
 It sees TLS records and changes none: it only loses, holds back or delays them.
 """

@@ -1,9 +1,9 @@
-"""How many neighbours a secure sum needs: the odds that a round fails, and that devices who collude expose another.
+"""How many neighbors a secure sum needs: the odds that a round fails, and that devices who collude expose another.
 
     python -m studies.fleet.secure_neighbours
 
-A device's secrets are held by its neighbours on a random ring and itself. They are lost where fewer than the threshold
-of these are left, and exposed where as many of its neighbours tell the server theirs. Both are hypergeometric tails,
+A device's secrets are held by its neighbors on a random ring and itself. They are lost where fewer than the threshold
+of these are left, and exposed where as many of its neighbors tell the server theirs. Both are hypergeometric tails,
 summed over all devices, which bounds the odds that it happens to any.
 """
 
@@ -27,7 +27,7 @@ def odds(devices: int, neighbours: int) -> tuple[float, float]:
 
 def main() -> None:
     print(f"threshold {SHARE:g}; {VANISH:.0%} vanish, {COLLUDE:.0%} collude")
-    print(f"{'devices':>8}{'neighbours':>12}{'a round fails':>15}{'one is exposed':>16}")
+    print(f"{'devices':>8}{'neighbors':>12}{'a round fails':>15}{'one is exposed':>16}")
     for devices, neighbours in FLEETS:
         failing, exposed = odds(devices, neighbours)
         print(f"{devices:>8,}{neighbours:>12}{failing:>15.0e}{exposed:>16.0e}")

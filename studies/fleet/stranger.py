@@ -2,7 +2,7 @@
 
     python -m studies.fleet.stranger --out docs/results/fleet-stranger.txt       (as root: it becomes that other user)
 
-A fleet of two devices is started in a folder whose parent everybody may enter, under umask 022 (`--umask 0` for the
+A fleet of two devices is started in a folder whose parent every user may enter, under umask 022 (`--umask 0` for the
 worst). A child process without rights then tries everything that needs no flaw: read files, process arguments and
 environments; ask the SuperLink's control, runtime and fleet interfaces, with the tokens it found and without; scrape
 the metrics. Nothing it tries changes the fleet: where a request would, it is one that a server which lets it pass
@@ -51,7 +51,7 @@ FLEET = ("register-node", "activate-node", "pull-messages", "get-run", "get-fab"
 
 
 def main() -> None:
-    """Start, wait for a round, look as a stranger, and print one row for each thing tried."""
+    """Start, wait for a round, look as another user, and print one row for each thing tried."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--umask", type=lambda text: int(text, 8), default=0o022)
@@ -165,7 +165,7 @@ def files(folder: Path, pattern: str) -> Iterator[Path]:
 
 
 def arguments(pid: int) -> Iterator[str]:
-    """Tokens in the arguments of a process: everybody may read these."""
+    """Tokens in the arguments of a process: every user may read these."""
     with contextlib.suppress(OSError):
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
         yield from (after for word, after in pairwise(words) if word == "--token")

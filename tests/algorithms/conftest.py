@@ -141,7 +141,7 @@ def mixed_toy() -> Toy:
 
 @pytest.fixture(scope="session")
 def normalised_toy() -> Toy:
-    """One architecture for all, with batch normalisation."""
+    """One architecture for all, with batch normalization."""
     return build(network=normalised)
 
 

@@ -1,4 +1,4 @@
-"""What servers make of uploads through `aggregate`, in cases small enough to compute by hand."""
+"""What servers make of uploads through `aggregate`, in cases small enough to work out manually."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_robust_rules_class_by_class_by_hand():
 
 
 def test_clip_measures_from_what_is_known_and_else_from_the_median():
-    """Class 0 is known and short, class 1 is unknown, class 2 known but nobody holds it."""
+    """Class 0 is known and short, class 1 is unknown, class 2 known but no device holds it."""
     before = server([[0.0, 1.0], [9.0, 9.0], [7.0, 7.0]], [True, False, True])
     means = [
         [[0.0, 3.0], [1.0, 1.0], [0.0, 0.0]],
@@ -122,7 +122,7 @@ def test_clip_measures_from_what_is_known_and_else_from_the_median():
     uploads = [report(k, mean, [k + 1, 4, 0]) for k, mean in enumerate(means)]
     after, rejected = aggregate(Kfl(aggregation="clip"), before, uploads)
     assert rejected == [] and after["known"].tolist() == [True, True, True]
-    # Everybody is drawn to distance 1 of (0, 1); samples 1, 2, 3 count as 1, 2, 2.
+    # Every device is drawn to distance 1 of (0, 1); samples 1, 2, 3 count as 1, 2, 2.
     assert after["knowledge"][0].tolist() == pytest.approx([2 / 5, 1 + 3 / 5])
     # Median (2, 1), distances 1, 4, √50: the radius is 4, and all weigh the same.
     wide = 4 / math.sqrt(50)

@@ -63,7 +63,7 @@ def test_reports_add_up_whatever_the_rounds_they_arrive_in(algorithm):
 
 
 def test_full_moments_are_those_of_all_samples_and_do_not_depend_on_the_split():
-    """Means weighed by counts and the pooled scatter: the same, whoever holds which samples."""
+    """Means weighed by counts and the pooled scatter: the same for any split of the samples."""
     algorithm, found = CommonKnowledge(covariance="full", mean_bits=32), []
     for split, devices in (("shards", 12), ("iid", 5)):
         engine = engine_of(devices=devices, split=split)
@@ -113,7 +113,7 @@ def test_devices_classify_well_with_every_setting(covariance, personal):
     start = algorithm.server_init(engine, 0)
     server = take(algorithm, engine, start, report(algorithm, engine, range(12), start))
     states = [{"encoded": torch.tensor(True)}] * 12
-    for known in (server, algorithm.broadcast(server)):  # in the simulator, and on a device that was told
+    for known in (server, algorithm.broadcast(server)):  # in the simulator, and on a device that received it
         right = algorithm.correct(known, range(12), states, engine)
         assert sum(right) > 0.95 * sum(number_tested(engine, k) for k in range(12))
 

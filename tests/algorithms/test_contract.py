@@ -395,7 +395,7 @@ def test_states_are_tensors_and_predictors_are_models(cls, toy, play):
 
 @every
 def test_it_learns(cls, toy, play):
-    """Sixteen rounds with everybody leave the mean training loss well below that of the start."""
+    """Sixteen rounds with every device leave the mean training loss well below that of the start."""
     algorithm = cls()
     devices = list(range(5))
     after = play(algorithm, toy, [devices] * 16)

@@ -1,4 +1,4 @@
-"""What a round of a method costs: counted by hand, from the paper's numbers, and from what really goes up and down."""
+"""What a round of a method costs: counted manually, from the paper's numbers, and from what really goes up and down."""
 
 from __future__ import annotations
 
@@ -131,10 +131,10 @@ def test_the_papers_mlp_sends_the_numbers_that_the_paper_says(algorithm, up, dow
         (FedTgp(), 32 * 2 * 64 + 10, 32 * 640),
         (FedGh(), 32 * 2 * 64 + 10, 32 * 650),
         (FederatedDistillation(), 32 * 2 * 10 + 10, 32 * 100),
-        # KFL may be charged for what it sends; a broadcast has all classes, and says for everybody which these are.
+        # KFL may be charged for what it sends; a broadcast has all classes, and says for all devices which these are.
         (Kfl(charge="held"), 2 * 64 * 32 + 10, 20_480 + 10),
         (Kfl(charge="held", bits_per_value=8), 2 * 64 * 8 + 64 + 10, 640 * 8 + 64 + 10),
-        # Noisy counts report every class, so nobody needs a mask.
+        # Noisy counts report every class, so no device needs a mask.
         (Kfl(charge="held", noise_counts=True, noise_multiplier=1.0, clip_norm=1.0), 20_480 + 320, 20_480 + 10),
         (Kfl(bits_per_value=8), 640 * 8 + 64, 640 * 8 + 64),
     ],

@@ -1,4 +1,4 @@
-"""What an algorithm does when nobody sets anything: the values of its authors, or ours where the pages say why.
+"""What an algorithm does when nothing is set: the values of its authors, or ours where the pages say why.
 
 Run files leave most settings out and results are published under the names of methods, so a value that changes here
 changes what a name means.
@@ -63,7 +63,7 @@ def test_who_averages_whole_models_needs_one_architecture_and_predicts_with_what
 
 @dataclasses.dataclass(frozen=True)
 class Silent(Algorithm):
-    """An algorithm of one's own that writes what must be written and nothing else."""
+    """A custom algorithm that writes what must be written and nothing else."""
 
     name: ClassVar[str] = "silent"
 

@@ -69,7 +69,7 @@ def test_fedrep_draws_other_batches_for_the_body_than_for_the_head(toy):
 
 
 def test_a_single_sample_of_a_class_is_sent_and_remembered(toy, play):
-    """The world in which device 0 has one sample of class 0 beside its others."""
+    """The world in which device 0 has one sample of class 0 next to its others."""
     labels = toy.dataset.labels("train", toy.partition.train[0]).numpy()
     own = np.concatenate([toy.partition.train[0][labels == 0][:1], toy.partition.train[0][labels != 0]])
     counts = toy.partition.train_counts.copy()

@@ -96,7 +96,7 @@ def test_a_run_of_own_modules():
     ("network", "shape", "values"), [(cnn, (3, 32, 32), 16_402), (mlp, (1, 28, 28), 25_818), (mlp, (3, 12, 12), 14_554)]
 )
 def test_what_goes_over_the_air(network, shape, values):
-    """The small model, whatever stands beside it; counted from the networks themselves."""
+    """The small model, whatever stands next to it; counted from the networks themselves."""
     fleet = FedMrl().device_models(fleet_from_name(network.__name__, (128,), 1, shape, 10, seed=0))
     start = fleet.initial(0, seed=0)
     assert sum(value.numel() for name, value in start.items() if ".small." in name) == values

@@ -24,7 +24,7 @@ def report(device, means, counts):
 
 @pytest.fixture
 def reports(toy):
-    """Three devices with features of their own, which all hold class 1; nobody holds class 3."""
+    """Three devices with features of their own, which all hold class 1; no device holds class 3."""
     draw = torch.Generator().manual_seed(2)
     held = ([1, 1, 0, 0], [0, 1, 1, 0], [0, 1, 0, 0])
 
@@ -147,7 +147,7 @@ def test_fedgh_takes_heads_that_are_one_linear_layer_of_one_shape(heads, taken):
     else:
         with pytest.raises(ModelError, match=r"one linear layer of the same shape, such as torch.nn.Linear\(64, 10\)"):
             FedGh().check_models(fleet)
-    assert torch.random.get_rng_state().equal(before)  # networks are built to look at, nobody's draws are used up
+    assert torch.random.get_rng_state().equal(before)  # networks are built to look at, no device's draws are used up
 
 
 def test_fedgh_knows_two_kinds_of_head():
@@ -233,7 +233,7 @@ def test_training_on_the_server_is_gradient_descent_in_float64():
 
 
 def test_fedghs_server_takes_one_prototype_after_another(toy):
-    """Two steps of softmax regression by hand: w ← w + η (1 − p_y) h for the own class, − η p_c h for the others."""
+    """Two steps of softmax regression: w ← w + η (1 − p_y) h for the own class, − η p_c h for the others."""
     algorithm = FedGh(server_learning_rate=0.5)
     server, sent = algorithm.server_init(toy.engine, 7), report(0, torch.eye(4, 5).tolist(), [1, 0, 1, 0])
     weight, bias = server["head.weight"].double(), server["head.bias"].double()

@@ -169,7 +169,7 @@ def test_what_is_not_finite_arrives_as_such():
     ],
 )
 def test_codes_go_into_bytes_from_the_lowest_bit_on(bits, parts, scales, sent):
-    """Written down by hand: both ends of a fleet must agree on it, whichever version of the program they run."""
+    """Written down literally: both ends of a fleet must agree on it, whichever version of the program they run."""
     sizes = [len(part) for part in parts]
     values = torch.tensor([value for part in parts for value in part], dtype=torch.float64)
     found = pack(values, sizes, bits)

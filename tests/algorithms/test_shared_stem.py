@@ -263,7 +263,7 @@ LAYER = {"body.0.weight": torch.tensor([10.0, 20.0])}
 
 
 def sent(rows, samples, knowledge=None):
-    """Updates of that stem as they are, with so many samples behind them; class means beside them where given."""
+    """Updates of that stem as they are, with so many samples behind them; class means next to them where given."""
     uploads = []
     for device, (row, count) in enumerate(zip(rows, samples, strict=True)):
         arrays = {"values": torch.tensor(row), "samples": torch.tensor(count, dtype=torch.float64)}
@@ -287,7 +287,7 @@ def sent(rows, samples, knowledge=None):
     ],
 )
 def test_the_stem_moves_by_what_the_rule_makes_of_updates(rule, rows, samples, moved):
-    """By hand. An update with no samples behind it has no say in any rule; `clip` measures from zero, radius 5."""
+    """An update with no samples behind it has no say in any rule; `clip` measures from zero, radius 5."""
     algorithm = SharedStem(bits_per_value=32, aggregation=rule)
     after, rejected = algorithm.aggregate(LAYER, sent(rows, samples), engine=None, key=None)
     assert rejected == [] and set(after) == set(LAYER)

@@ -44,7 +44,7 @@ SUMMED = [
 @pytest.mark.parametrize("algorithm", SUMMED, ids=lambda algorithm: algorithm.name)
 def test_sums_give_what_uploads_give(algorithm: Algorithm, play: Callable[..., Any], toy: Any, mixed_toy: Any) -> None:
     world = (mixed_toy if isinstance(algorithm, SharedStem) else toy).of(algorithm)
-    before = play(algorithm, world, [[0, 1, 2, 3, 4]])  # a server that has learnt something, error feedback, knowledge
+    before = play(algorithm, world, [[0, 1, 2, 3, 4]])  # a server that has learned something, error feedback, knowledge
     cohort, key = [0, 2, 3], RoundKey(world.seed, 1)
     message = algorithm.broadcast(before.server)
     _, uploads = algorithm.local_update(message, cohort, [before.devices[k] for k in cohort], world.engine, key)

@@ -1,4 +1,5 @@
-"""Each algorithm beside its slow twin: a plain loop written from the source, with torch.nn and torch.optim only.
+"""Each algorithm next to its reference implementation: a plain loop written from the source, with torch.nn and
+torch.optim only.
 
 The twins share no code with the engine or the algorithms. Three rounds with changing cohorts agree to 1e-5.
 """
@@ -261,7 +262,7 @@ def test_fedgh(head, size, toy, play, fleet):
             descend(optimiser(models[k]), lambda m=models[k], x=x, y=y: functional.cross_entropy(m(x), y), STEPS)
             found[k] = prototypes(models[k], x, y)
         sent = uploaded(cohort, found)
-        # The released code steps an optimiser that holds a device's network, never the server's head.
+        # The released code steps an optimizer that holds a device's network, never the server's head.
         held = shared if head == "trained" else copy.deepcopy(models[cohort[-1]].head)
         step = torch.optim.SGD(held.parameters(), lr=rate)
         for batch in server_batches(toy, number, epochs, sent, size):
@@ -390,7 +391,7 @@ def test_scaffold(momentum, toy, play, fleet):
 
 
 def test_ditto(toy, play, fleet):
-    """Li et al. 2021, Algorithm 1: federated averaging, and beside it v ← v − η (∇F(v) + λ (v − wᵗ))."""
+    """Li et al. 2021, Algorithm 1: federated averaging, and next to it v ← v − η (∇F(v) + λ (v − wᵗ))."""
     shared, personal = fleet(common=True)[0], fleet(common=True)
     for cohort in COHORTS:
         locals_, sizes = [], []
@@ -435,7 +436,7 @@ def test_fedrep(head_steps, body_steps, toy, play, fleet):
         body = average(bodies, sizes)
     algorithm = FedRep(head_steps=head_steps, body_steps=body_steps, **COMMON)
     run = play(algorithm, toy, COHORTS)
-    for model in models:  # everybody predicts with the current body
+    for model in models:  # every device predicts with the current body
         model.body.load_state_dict(body.state_dict())
     same_predictors(algorithm, run, models)
     idle = algorithm.device_init(toy.engine, 4, toy.seed)
@@ -626,7 +627,7 @@ def mixed_fleet(mixed_toy):
 
 @pytest.mark.parametrize("share", ["head", "stem"])
 def test_lg_fedavg(share, mixed_toy, play, mixed_fleet):
-    """Liang et al., Algorithm 1: train everything, average one part, and everybody has the newest of it."""
+    """Liang et al., Algorithm 1: train everything, average one part, and every device has the newest of it."""
     models, start = mixed_fleet
 
     def part(model):
@@ -675,7 +676,7 @@ def coarse(values, bits):
 @pytest.mark.parametrize(("bits", "down"), [(32, 32), (1, 32), (1, 7), (4, 9)])
 @pytest.mark.parametrize("pull", ["none", "simplex", "knowledge"])
 def test_shared_stem(bits, down, pull, mixed_toy, play, mixed_fleet):
-    """One layer is common to the three networks. What quantisation takes from an update is added to the next."""
+    """One layer is common to the three networks. What quantization takes from an update is added to the next."""
     models, start = mixed_fleet
     algorithm = SharedStem(
         bits_per_value=bits, bits_down=down, budget_bits=2000, pull=pull, knowledge_weight=0.5, scale=2.0, **COMMON

@@ -69,7 +69,7 @@ GOOD = {
     "values above any number of samples": {"means": means(3e38), "steps": torch.tensor(2**60)},
     "another type that fits": {"means": means(1e30, torch.float64)},
     "a counter as a fraction": {"steps": torch.tensor(4.5)},
-    "whole numbers for values": {"means": means(5.0).long()},
+    "integers for values": {"means": means(5.0).long()},
     "more than was asked for": {"more": torch.tensor(math.nan)},
     "noisy counts": {"counts": torch.tensor([0.5, 2.5])},
 }

@@ -1,4 +1,4 @@
-"""The page of `kfl report` in a real browser: drawn, silent, asking nobody, and its controls do what they say."""
+"""The page of `kfl report` in a real browser: drawn, without requests, and its controls work."""
 
 import json
 import re

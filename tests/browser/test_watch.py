@@ -1,4 +1,4 @@
-"""`kfl watch` in a real browser: a page that fills itself, outlives a kill of the run, and ends when it is told to."""
+"""`kfl watch` in a real browser: a page that fills itself, outlives a kill of the run, and ends on request."""
 
 import os
 import re

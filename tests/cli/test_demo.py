@@ -1,16 +1,19 @@
 """kfl demo as a user runs it, and what it says of every outcome."""
 
 import io
+import os
 import shlex
+import subprocess
 import sys
+import venv
 from pathlib import Path
 
 import pytest
 
-from kfl.cli.demo import DemoArgs, columns, lines_of, page
+from kfl.cli.demo import DemoArgs, activation, columns, lines_of, page
 from kfl.cli.main import main as kfl
 from kfl.cli.options import parse
-from kfl.comparison.demo_account import account, learnt, not_learnt, seeds_of
+from kfl.comparison.demo_account import account, conclusion, findings, not_shown, seeds_of
 from kfl.comparison.presets import DEMO as METHODS
 from kfl.comparison.records import read_records
 from kfl.comparison.rows import summarise_rows
@@ -36,7 +39,7 @@ def test_a_first_run_from_start_to_the_commands_it_recommends(capsys, monkeypatc
     assert all(name in told and name in shown.partition("[1/7]")[0] for name in METHODS)
     assert "not feasible" in told
     assert "fedavg could not run: " in " ".join(told.split())
-    assert all(f"\n{word}" in told for word in ("Findings: ", "Not shown: ", "One seed (0)", "Next:"))
+    assert all(f"\n{word}" in told for word in ("Findings: ", "Not shown: ", "Conclusion: ", "Next:"))
     assert "J spent by all devices" in told
     results = told.partition("Next:")[0]
     assert max(map(len, shown.partition("[1/7]")[0].splitlines())) <= 80
@@ -117,7 +120,7 @@ def runs(stem, twin=(0.70,), knowledge=(0.64,), fedavg_rounds=3.0):
 
 def said(records):
     rows = summarise_rows(records, "local")
-    return learnt(rows, records), not_learnt(rows, records)
+    return findings(rows, records), not_shown(rows, records)
 
 
 def test_an_upload_above_its_twin_was_worth_its_energy():
@@ -163,10 +166,10 @@ def test_a_method_that_could_not_run_is_named_with_the_reason_and_left_out_of_th
     lines, across, _ = lines_of(records)
     assert [line.name.split()[0] for line in lines] == ["shared-stem", "kfl", "fixed-knowledge", "local"]
     assert across == "J spent by all devices"
-    assert "no method could run" in learnt(*_nobody())
+    assert "no method could run" in findings(*_no_participants())
 
 
-def _nobody():
+def _no_participants():
     records = [record(name, 0, 0.1, 0.0) for name in METHODS]
     return summarise_rows(records, "local"), records
 
@@ -174,7 +177,38 @@ def _nobody():
 def test_how_many_seeds_there_are_is_always_said():
     assert seeds_of(runs([0.79])).startswith("One seed (0)")
     assert seeds_of(runs([0.79, 0.78, 0.8])).startswith("Seeds 0–2: mean ± standard deviation")
-    assert len(account(runs([0.79]))) == 3
+    assert account(runs([0.79]))[-1].startswith("Conclusion: in this cell ")
+    assert "One seed (0)" in account(runs([0.79]))[-1]
+
+
+@pytest.mark.parametrize(
+    ("records", "words"),
+    [
+        (runs([0.79]), "83.2 kbit uploaded per device gain 9.0 points over the best method without uploads."),
+        (runs([0.73], knowledge=(0.67,)), "uploads gain no measurable accuracy over training with fixed-knowledge"),
+        (runs([0.60], knowledge=(0.65,)), "uploads gain nothing over training with fixed-knowledge"),
+        ([record(name, 0, 0.1, 0.0) for name in METHODS], ""),
+    ],
+)
+def test_the_last_sentence_says_what_to_take_away(records, words):
+    found = conclusion(summarise_rows(records, "local"), records)
+    assert words in found and bool(words) == bool(found)
+
+
+def test_the_command_that_activates_an_environment_is_one_that_works(tmp_path, monkeypatch):
+    venv.create(tmp_path / "my env", with_pip=False)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "my env" / "bin" / "python"))
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "my env"))
+    monkeypatch.setenv("PATH", os.defpath)
+    (command,) = activation()
+    assert command == "source 'my env/bin/activate'"
+    shown = subprocess.run(
+        ["bash", "-c", f"{command} && command -v python"], capture_output=True, text=True, check=True
+    ).stdout
+    assert shown.strip() == str(tmp_path / "my env" / "bin" / "python")
+    monkeypatch.setenv("PATH", str(tmp_path / "my env" / "bin"))
+    (tmp_path / "my env" / "bin" / "kfl").touch(mode=0o755)
+    assert activation() == []
 
 
 PAGES = sorted(RESULTS.rglob("demo.md"))
@@ -182,7 +216,7 @@ PAGES = sorted(RESULTS.rglob("demo.md"))
 
 @pytest.mark.parametrize("file", PAGES, ids=[file.parent.name for file in PAGES])
 def test_a_published_page_is_that_of_the_committed_results(file):
-    """The page beside the results of five seeds is what the command makes of them today."""
+    """The page next to the results of five seeds is what the command makes of them today."""
     text = file.read_text(encoding="utf-8")
     command, _, *words = shlex.split(text.rstrip("`\n").rpartition("```\n")[2])
     assert command == "kfl"

@@ -18,7 +18,7 @@ def told(experiment: kfl.Experiment) -> str:
 
 
 def test_a_run_in_which_nobody_took_part_says_so_and_praises_nothing() -> None:
-    """Everybody has left before the first round, which may change, so it is no error."""
+    """All devices have left before the first round, which may change, so it is no error."""
     text = told(replace(FEW, faults=replace(FEW.faults, schedule=("leave:0:all",))))
     assert (
         text.startswith("No device took part in any round, so nothing was learned.") and "within its budget" not in text

@@ -72,7 +72,7 @@ def test_files_that_are_not_decoded_yet_are_left_alone(capsys, tmp_path, monkeyp
     assert not (tmp_path / "cache").exists()
 
 
-@pytest.mark.skipif(os.geteuid() == 0 and not Path("/proc").exists(), reason="needs a folder nobody can write")
+@pytest.mark.skipif(os.geteuid() == 0 and not Path("/proc").exists(), reason="needs a folder no user can write")
 def test_a_folder_that_cannot_be_written_is_named_with_what_to_do(capsys, monkeypatch):
     monkeypatch.setenv("KFL_CACHE_DIR", "/proc/version/cache")
     found = findings(capsys)["Folders", "cache"]

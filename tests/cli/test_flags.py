@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from kfl.cli.completion import flags_of_command
 from kfl.cli.main import COMMANDS, main
 
 ROOT = Path(__file__).parents[2]
@@ -194,10 +195,32 @@ def test_help_of_every_command_names_its_options_and_their_defaults(capsys):
         assert main([command, "--help"]) == 0
         text = capsys.readouterr().out
         assert text.startswith(f"usage: kfl {command}"), command
-    assert main(["run", "--help"]) == 0
-    text = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    for words in ("--hard-budget, --no-hard-budget", "(default: 5e6)", "--widths N …|none", "lyapunov, dual", "nb-iot"):
+    assert main(["run", "--help-all"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    for words in (
+        "--hard-budget ",
+        "(default: 5e6)",
+        "--widths N …|none",
+        "lyapunov, dual",
+        "nb-iot",
+        "--algorithm.no-memory)",
+    ):
         assert words in text, words
+
+
+@pytest.mark.parametrize("command", ["run", "compare", "schedule"])
+def test_help_shows_ten_options_and_help_all_every_one(command, capsys):
+    offered = {flag.name for flag in flags_of_command(COMMANDS[command][0]) if not flag.positional}
+    shown = {}
+    for asked in ("--help", "--help-all"):
+        assert main([command, asked]) == 0
+        text = capsys.readouterr().out
+        shown[asked] = re.findall(r"^  (?:-q, )?(--\S+)", text, re.MULTILINE)
+        assert max(map(len, text.partition("Examples:")[0].splitlines())) <= 120
+        assert text.partition("Examples:")[2].count(f"  kfl {command}") >= 5
+    few, many = shown["--help"], shown["--help-all"]
+    assert len(few) == 10 and many[:10] == few  # those that are used most come first
+    assert len(many) == len(offered) and set(many) == offered
 
 
 def test_help_of_a_command_in_two_ways(capsys):

@@ -33,7 +33,7 @@ def test_help_lists_every_command_and_needs_no_pytorch(capsys):
     assert main(["--help"]) == 0
     shown = capsys.readouterr().out
     assert all(f"kfl {name}" in shown for name in COMMANDS)
-    for words in (["--help"], ["run", "--help"]):
+    for words in (["--help"], ["run", "--help-all"]):
         program = (
             f"import sys\nfrom kfl.cli.main import main\ntry: main({words})\nexcept SystemExit: pass\n"
             "assert 'torch' not in sys.modules"
@@ -150,7 +150,7 @@ def test_bad_input_is_one_sentence_and_status_2(words, expected, capsys):
     [
         ("rounds = -", ["TOML"]),
         ("ronds = 3", ["ronds", "did you mean rounds"]),
-        ("rounds = 'many'", ["rounds is 'many'", "whole number"]),
+        ("rounds = 'many'", ["rounds is 'many'", "integer"]),
         ("[algorithm]\nname = 'kfl'\nknowlege_weight = 1.0", ["knowlege_weight", "knowledge_weight"]),
         ("[radio]\nbandwidth_hz = 'wide'", ["radio.bandwidth_hz"]),
     ],

@@ -187,8 +187,9 @@ def test_a_scheduler_and_its_parameters_are_options(call):
 
 
 def test_help_lists_the_options_of_the_chosen_scheduler(call):
-    status, out, _ = call("--scheduler", "uniform", "--help")
+    status, out, _ = call("--scheduler", "uniform", "--help-all")
     assert status == 0
+    out = out.partition("Examples:")[0]
     assert "--scheduler.count" in out and "--scheduler.v " not in out and "--next FILE" in out
     assert "None" not in out
 
@@ -411,7 +412,7 @@ BAD = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_a_problem_that_cannot_be_read_is_one_sentence(call, name):
-    """What the sentences say is tested beside the reader."""
+    """What the sentences say is tested next to the reader."""
     text, said = BAD[name]
     check_refused(call(write(name, text)), [said])
 

@@ -1,4 +1,4 @@
-"""Own classes, schedulers, varied fields and labelled flags side by side, as a user asks for them."""
+"""Own classes, schedulers, varied fields and labeled flags side by side, as a user asks for them."""
 
 import json
 import sys

@@ -108,7 +108,7 @@ def test_own_data_in_one_line(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--algorithms", "kfl,nobody,local"], "'nobody'"),
+        (["--algorithms", "kfl,nonesuch,local"], "'nonesuch'"),
         (["--search", "--search-seeds", "0", "--algorithms", "kfl,local"], "above 4"),
         (["--from", "nowhere"], "nowhere holds no results of kfl compare"),
         (["--entry", "odd: --rounds 9"], "entries that differ in nothing but the algorithm"),

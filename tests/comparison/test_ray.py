@@ -207,7 +207,7 @@ def test_an_address_without_ray_is_a_sentence_at_once(data, tmp_path, monkeypatc
     for address, words in (
         (f"127.0.0.1:{closed}", "Connection refused"),
         (f"ray://127.0.0.1:{closed}", "Connection refused"),
-        ("nobody.invalid:6379", "address of a running Ray cluster"),
+        ("absent.invalid:6379", "address of a running Ray cluster"),
         ("127.0.0.1:99999", "HOST:PORT"),
         ("127.0.0.1", "HOST:PORT"),
     ):

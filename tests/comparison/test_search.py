@@ -1,4 +1,4 @@
-"""The search is the same size for everybody, starts where everybody is, and chooses the best."""
+"""The search is the same size for all, starts where all are, and chooses the best."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -117,7 +117,7 @@ def test_the_highest_mean_wins_and_the_edge_is_named():
 
 
 class FirstDevice(kfl.Uniform):
-    """Takes nobody but device 0, so that no other learns."""
+    """Takes only device 0, so that no other learns."""
 
     def decide(self, state, observation):
         return serve(observation, np.arange(observation.size) == 0, np.ones(observation.size))
@@ -141,7 +141,7 @@ def test_every_entry_gets_the_scheduler_that_taught_it_most(tmp_path):
 
 def test_schedulers_are_searched_with_hard_budgets_and_on_other_seeds():
     soft = kfl.Experiment(devices=5, rounds=1, radio="nb-iot")
-    with pytest.raises(ConfigError, match="with soft budgets the best is whoever overdraws most"):
+    with pytest.raises(ConfigError, match="with soft budgets the scheduler that overdraws most would win"):
         choose_schedulers({"kfl": soft})
     with pytest.raises(ConfigError, match="seeds 0 to 4 are those that are reported"):
         choose_schedulers({"kfl": replace(soft, hard_budget=True)}, [3])

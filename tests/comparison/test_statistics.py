@@ -1,4 +1,4 @@
-"""Spreads, paired differences and Holm's correction against scipy.stats, the textbook and numbers by hand."""
+"""Spreads, paired differences and Holm's correction against scipy.stats, the textbook and known numbers."""
 
 import numpy as np
 import pytest

@@ -26,7 +26,7 @@ FINAL = {
 
 
 def test_twins_of_a_method_with_an_encoder_have_the_same_encoder(tmp_path):
-    """Beside those that train on samples as they are, what a device makes of the encoder's numbers alone."""
+    """Next to those that train on samples as they are, what a device makes of the encoder's numbers alone."""
     asked = kfl.Experiment(devices=6, rounds=1, model="linear", widths=None, algorithm="common-knowledge")
     found = kfl.compare({"common-knowledge": asked}, [0], tmp_path, twins=True)
     twins = {row.label for row in found.rows if row.twin}

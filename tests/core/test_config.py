@@ -50,8 +50,8 @@ def test_what_is_written_is_what_is_read(config):
 @pytest.mark.parametrize(
     ("table", "words"),
     [
-        ({"count": 1.5}, ["count", "1.5", "whole number"]),
-        ({"count": True}, ["count", "whole number"]),
+        ({"count": 1.5}, ["count", "1.5", "integer"]),
+        ({"count": True}, ["count", "integer"]),
         ({"flag": 1}, ["flag", "true or false"]),
         ({"kind": "z"}, ["kind", "'z'", "x, y"]),
         ({"many": "x"}, ["many", "a list"]),

@@ -1,4 +1,4 @@
-"""Names are data: every place that shows a stranger's name, fed with a corpus of the worst ones."""
+"""Names are data: every place that shows an untrusted name, fed with a corpus of the worst ones."""
 
 import ast
 import csv
@@ -7,6 +7,8 @@ import json
 import logging
 import re
 from dataclasses import replace
+from functools import wraps
+from inspect import signature
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import numpy as np
@@ -28,10 +30,26 @@ from kfl.scheduling import read_problem
 from tests.reference.nasty_names import NASTY, harmless
 
 SOURCE = Path(kfl.__file__).parent
-EACH = pytest.mark.parametrize("name", NASTY.values(), ids=NASTY)
 
 
-@EACH
+def of_each(test):
+    """The test with every name of the corpus in turn, which a failure says."""
+
+    @wraps(test)
+    def every(**fixtures):
+        for word, name in NASTY.items():
+            try:
+                test(name=name, **fixtures)
+            except BaseException as problem:
+                problem.add_note(f"with the name {word!r}")
+                raise
+
+    known = signature(test)
+    every.__signature__ = known.replace(parameters=[one for one in known.parameters.values() if one.name != "name"])
+    return every
+
+
+@of_each
 def test_one_harmless_line_of_bounded_length(name):
     for shown in (names.for_terminal(name, 60), names.for_label(name), names.for_plot(name), scrub(name, 60)):
         assert harmless(shown)
@@ -41,7 +59,7 @@ def test_one_harmless_line_of_bounded_length(name):
     assert len(str(ConfigError("id", name, "a name"))) < 300
 
 
-@EACH
+@of_each
 def test_html_has_no_tag_no_attribute_and_no_character_that_pages_may_not_have(name):
     shown = names.for_html(name)
     assert not set("<>\"'") & set(shown)
@@ -49,7 +67,7 @@ def test_html_has_no_tag_no_attribute_and_no_character_that_pages_may_not_have(n
     assert shown.encode() and len(shown) < 30_000 if name else shown == ""
 
 
-@EACH
+@of_each
 def test_a_file_name_stays_in_its_folder(name, tmp_path):
     for made in (names.for_file_name(name), short_name(f"{name}:load") if name.strip() else "x"):
         assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,120}", made)
@@ -63,7 +81,7 @@ def test_long_names_that_differ_at_their_end_stay_two():
     assert names.for_file_name("n" * 500 + "a") != names.for_file_name("n" * 500 + "b")
 
 
-@EACH
+@of_each
 def test_a_cell_of_csv_is_no_formula_and_is_read_back(name):
     written = names.for_csv(name)
     assert not written.startswith(("=", "+", "@", "\t", "\r", "-"))
@@ -74,7 +92,7 @@ def test_a_cell_of_csv_is_no_formula_and_is_read_back(name):
         assert names.from_csv(written) == name
 
 
-@EACH
+@of_each
 def test_json_is_the_same_value_in_characters_that_can_be_shown(name, tmp_path):
     text = names.for_json(json.dumps({"id": name}, ensure_ascii=False, indent=2))
     assert harmless(text)

@@ -14,7 +14,7 @@ CI = ("CI", "PYTEST_CURRENT_TEST", "GITHUB_ACTIONS")
 
 
 def bare(**more):
-    """An environment in which nobody has said anything about telemetry."""
+    """An environment in which nothing is set about telemetry."""
     unsaid = {each.variable for each in SILENCED} | set(CI)
     return {**{key: value for key, value in os.environ.items() if key not in unsaid}, **more}
 

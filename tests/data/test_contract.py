@@ -22,7 +22,7 @@ def load(source):
 @every
 def test_it_says_what_it_is_and_how_to_get_it(source, tmp_path):
     assert DATASETS[source.name] is source and source.description
-    assert source.get or source.by_hand(tmp_path), "somebody without the files must be told what to do"
+    assert source.get or source.by_hand(tmp_path), "users without the files need instructions"
     assert all(path.is_file() for path in source.files(tmp_path))
 
 

@@ -52,7 +52,7 @@ def test_other_delimiters_named_columns_and_a_test_file(tmp_path, delimiter):
         (",a,label\n0,1,0\n", "pandas writes: leave it out"),
         ("1,2,0\n3,4,1\n", "its first line must name the columns"),
         ("a,b\n1,0\n", "no labels by the name y or label or the like"),
-        ("label\n1\n", "no columns of inputs beside label"),
+        ("label\n1\n", "no columns of inputs next to label"),
         ("a,a,label\n1,2,0\n", "two columns by the name a"),
         ("a,label\n", "a header and no rows"),
         ('a,label\n"1,0\n', "cannot be read as CSV"),

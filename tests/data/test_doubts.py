@@ -53,7 +53,7 @@ def test_labels_from_1_or_with_gaps_make_no_phantom_classes():
 
 
 def test_devices_with_one_class_are_questioned(caplog):
-    x, y = DRAW.normal(size=(200, 4)), np.arange(200) % 4  # noise: nothing can be learnt
+    x, y = DRAW.normal(size=(200, 4)), np.arange(200) % 4  # noise: nothing can be learned
     data = kfl.Dataset.from_arrays(x, y)
     single = kfl.Experiment(devices=8, rounds=1, widths=(8,), radio=None, classes_per_device=1)
     with caplog.at_level(logging.WARNING):

@@ -37,7 +37,7 @@ def encoded(pixels: np.ndarray, kind: str = "PNG") -> bytes:
     return buffer.getvalue()
 
 
-def colour(index: int) -> np.ndarray:
+def shade(index: int) -> np.ndarray:
     return BYTES[index].transpose(1, 2, 0)
 
 
@@ -84,13 +84,13 @@ def test_arrays_by_the_names_people_give_them(tmp_path, names):
 
 def test_bytes_are_pixels(tmp_path):
     pixels = DRAW.integers(0, 256, (40, 6, 5, 3), dtype=np.uint8)
-    np.savez(tmp_path / "colour.npz", x=pixels, y=LABELS)
-    data = load_dataset(str(tmp_path / "colour.npz"))
+    np.savez(tmp_path / "color.npz", x=pixels, y=LABELS)
+    data = load_dataset(str(tmp_path / "color.npz"))
     assert data.input_shape == (3, 6, 5) and same_samples(data, pixels.transpose(0, 3, 1, 2), LABELS)
     assert data.inputs("train").min() >= 0 and data.inputs("train").max() == 1
-    np.savez(tmp_path / "grey.npz", x=pixels[..., 0], y=LABELS, x_test=pixels[:, 1:, :, 1], y_test=LABELS)
-    with pytest.raises(DataError, match=r"grey.npz.*training sample has shape \(1, 6, 5\), but .* \(1, 5, 5\)"):
-        load_dataset(str(tmp_path / "grey.npz"))
+    np.savez(tmp_path / "gray.npz", x=pixels[..., 0], y=LABELS, x_test=pixels[:, 1:, :, 1], y_test=LABELS)
+    with pytest.raises(DataError, match=r"gray.npz.*training sample has shape \(1, 6, 5\), but .* \(1, 5, 5\)"):
+        load_dataset(str(tmp_path / "gray.npz"))
 
 
 def test_labels_of_all_kinds_become_classes(tmp_path):
@@ -143,7 +143,7 @@ def test_options_name_arrays_and_unknown_ones_are_refused(tmp_path):
         (",x=a,y=lable", "but no labels of the train set by the name lable"),
         (",x=a,y=dtrain", r"by the name dtrain \(did you mean d_train\?\)"),
         (",x=a,y=b,device=who", "no ids of devices"),
-        (",x=a,colour=b", r"followed by x=…, y=…, device=…, not colour=b"),
+        (",x=a,shade=b", r"followed by x=…, y=…, device=…, not shade=b"),
     ):
         with pytest.raises(KflError, match=sentence):
             load_dataset(f"{path}{options}")
@@ -291,7 +291,7 @@ def test_every_part_of_emnist_names_its_own_files():
 
 
 def table(path: Path, rows, image: str = "image", struct_of_bytes: bool = True, **columns) -> Path:
-    cells = [encoded(colour(i)) for i in rows]
+    cells = [encoded(shade(i)) for i in rows]
     cells = [{"bytes": cell, "path": f"{i}.png"} for i, cell in enumerate(cells)] if struct_of_bytes else cells
     path.parent.mkdir(parents=True, exist_ok=True)
     pyarrow.parquet.write_table(pyarrow.table({image: cells, **columns}), path)
@@ -345,11 +345,11 @@ def test_columns_are_found_or_asked_for(tmp_path):
 
 
 def test_an_image_that_is_wrong_is_named_by_its_row(tmp_path):
-    good = [encoded(colour(i)) for i in range(8)]
+    good = [encoded(shade(i)) for i in range(8)]
     path = tmp_path / "a.parquet"
     for row, cell, sentence in (
         (5, good[5][:40], "row 5: the image cannot be decoded"),
-        (6, encoded(colour(6)[:3]), r"row 6: the image has 5×3 pixels, but .*row 0 has 5×6 pixels: .*',size=N'"),
+        (6, encoded(shade(6)[:3]), r"row 6: the image has 5×3 pixels, but .*row 0 has 5×6 pixels: .*',size=N'"),
         (2, encoded(np.zeros((6, 5), np.uint16)), "row 2: the image has pixels of the kind I(;16)?, but"),
         (0, encoded(np.zeros((1, 5000), np.uint8)), "row 0: the image has 5000×1 pixels, but must have at most 4096"),
         (3, None, "row 3: image bytes or label are missing"),
@@ -360,13 +360,13 @@ def test_an_image_that_is_wrong_is_named_by_its_row(tmp_path):
             load_dataset(str(path))
 
 
-def test_grey_images_have_one_channel_and_one_in_colour_makes_all_of_them_so(tmp_path):
+def test_grey_images_have_one_channel_and_one_in_shade_makes_all_of_them_so(tmp_path):
     grey = [encoded(image) for image in GREY]
     write = pyarrow.parquet.write_table
     write(pyarrow.table({"image": grey, "label": LABELS}), tmp_path / "a.parquet")
     data = load_dataset(str(tmp_path / "a.parquet"))
     assert data.input_shape == (1, 6, 5) and data.mean is None and same_samples(data, GREY[:, None], LABELS)
-    write(pyarrow.table({"image": [*grey[:39], encoded(colour(39))], "label": LABELS}), tmp_path / "b.parquet")
+    write(pyarrow.table({"image": [*grey[:39], encoded(shade(39))], "label": LABELS}), tmp_path / "b.parquet")
     both = np.concatenate([np.repeat(GREY[:39, None], 3, axis=1), BYTES[39:]])
     assert same_samples(load_dataset(str(tmp_path / "b.parquet")), both, LABELS)
 
@@ -402,7 +402,7 @@ def put_images(folder: Path, rows, names=("ant", "bee", "cat", "dog"), kind: str
     for i in rows:
         path = folder / names[LABELS[i]] / f"{i:03d}.{kind}"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(encoded(colour(i), "PNG"))
+        path.write_bytes(encoded(shade(i), "PNG"))
 
 
 @pytest.mark.parametrize("test", ["test", "val", "validation"])
@@ -437,7 +437,7 @@ def test_folders_that_are_no_dataset(tmp_path):
     (pets / "test" / "dodo").rename(pets / "test" / "dog")
     with pytest.raises(DataError, match=r"ant/broken.png: the image cannot be decoded"):
         load_dataset(str(pets))
-    (pets / "train" / "ant" / "broken.png").write_bytes(encoded(colour(0)[:2]))
+    (pets / "train" / "ant" / "broken.png").write_bytes(encoded(shade(0)[:2]))
     with pytest.raises(DataError, match=r"broken.png: the image has 5×2 pixels, but .*ant.*png has 5×6 pixels"):
         load_dataset(str(pets))
     assert load_dataset(f"{pets},size=6").input_shape == (3, 6, 6)

@@ -1,4 +1,4 @@
-"""The natural split: whoever made a sample keeps it."""
+"""The natural split: each sample stays with the device that made it."""
 
 import numpy as np
 import pytest
@@ -125,7 +125,7 @@ def test_an_experiment_asks_the_data_how_many_devices_there_are(tmp_path):
     assert [record["name"] for record in history.devices] == ["5", "8", "11", "14"]
     assert kfl.load_run(tmp_path / "run")[0].devices == 4
     again = kfl.run(experiment, tmp_path / "run", dataset=data)
-    assert again.accuracy == history.accuracy, "the same run is recognised"
+    assert again.accuracy == history.accuracy, "the same run is recognized"
     (one,) = kfl.run_many([experiment], tmp_path / "many", dataset=data)
     assert one.accuracy == history.accuracy
     assert kfl.Experiment.from_table({"split": "natural"}).devices == 0

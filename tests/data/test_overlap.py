@@ -40,7 +40,7 @@ def test_every_device_has_what_was_asked_for(devices: int, seed: int, m: int, sa
     held = (split.train_counts > 0).sum(axis=1)
     assert (held == min(m, samples)).all()
     assert (split.test_counts[split.train_counts == 0] == 0).all()
-    # At least one test of every class that was learnt, and as many of each as of any other.
+    # At least one test of every class that was learned, and as many of each as of any other.
     assert (split.test_counts[split.train_counts > 0] > 0).all()
     positive = np.where(split.train_counts > 0, split.train_counts, samples)
     assert (split.train_counts.max(axis=1) - positive.min(axis=1) <= 1).all()

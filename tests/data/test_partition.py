@@ -69,7 +69,7 @@ def test_shards(problem, devices, m, distinct, seed) -> None:
     assert ((totals == sizes) | (totals == 0)).all()
     if m * devices >= (sizes > 0).sum():
         assert np.array_equal(totals, sizes)
-    # The test set follows: nobody is tested on a class it does not hold, and nothing else is lost.
+    # The test set follows: no device is tested on a class it does not hold, and nothing else is lost.
     assert (split.test_counts[~held] == 0).all()
     expected = np.where(totals > 0, np.bincount(test_y, minlength=classes), 0)
     assert np.array_equal(split.test_counts.sum(axis=0), expected)
@@ -210,7 +210,7 @@ def test_a_large_fleet(kind) -> None:
         ({"kind": "dirichlet", "alpha": -1.0}, "alpha"),
         ({"kind": "dirichlet", "alpha": float("nan")}, "alpha"),
         ({"kind": "dirichlet", "alpha": float("inf")}, "alpha"),
-        ({"kind": "by hand"}, "partition"),
+        ({"kind": "by-owner"}, "partition"),
     ],
 )
 def test_settings_that_cannot_work(change, field) -> None:

@@ -47,7 +47,7 @@ def test_mnist_5k(cache_dir: Path) -> None:
         assert data.train_x.dtype == np.uint8 and data.note == ""
         values = data.inputs("test")
         assert values.min() == 0 and values.max() == 1
-    # These are digits: the nearest class mean gets most of the test set right.
+    # These are digits: the nearest class mean gets most of the test set correct.
     x, t = data.inputs("train").flatten(1), data.inputs("test").flatten(1)
     y = data.labels("train")
     means = torch.stack([x[y == c].mean(0) for c in range(10)])

@@ -100,7 +100,7 @@ def test_mixed_mlp_steps_are_autograds(samples, inputs, steps, momentum, mixing,
     copies = [{name: value.clone() for name, value in state.items()} for state in states]
     found = [engine.train(range(3), states, Mixture(mixing_rate), sgd, KEY) for engine in (slow, fast)]
     assert_same(*found)
-    assert_same(copies, states, tolerance=0)  # nobody's start was changed
+    assert_same(copies, states, tolerance=0)  # no device's start was changed
     assert all(0 <= float(state[MIXING]) <= 1 for state in found[1])
 
 

@@ -1,4 +1,4 @@
-"""The source of the CUDA kernels, compiled for the CPU with threads as fibres, against PyTorch."""
+"""The source of the CUDA kernels, compiled for the CPU with threads as fibers, against PyTorch."""
 
 import ctypes
 import shutil

@@ -19,7 +19,7 @@ KEY = RoundKey(seed=0, round=2)
 
 @pytest.fixture(scope="module", params=[AutogradEngine, PlainEngine])
 def engine(request):
-    """The engine with one worker, and the slow twin that others are held to."""
+    """The engine with one worker, and the reference implementation that others are held to."""
     draw = np.random.default_rng(0)
     y = np.arange(240) % 4
     x = draw.normal(size=(240, 6)).astype(np.float32) + y[:, None]

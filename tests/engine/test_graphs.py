@@ -136,7 +136,7 @@ def test_rounds_played_from_graphs_equal_rounds_one_by_one(recorded, model, task
     stacked._work.graphs.enabled = True
     for split in ("train", "test"):
         stacked._work._tables[split] = ResidentTable(data.dataset, split, torch.float32, CPU, ready=True)
-    # Devices with equal numbers of samples give one shape, whoever they are.
+    # Devices with equal numbers of samples give one shape, whichever they are.
     devices = list(range(8))
     draw = torch.Generator().manual_seed(0)
     states = {id(engine): [engine.initial(device, 0) for device in devices] for engine in (plain, stacked)}

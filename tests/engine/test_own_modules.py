@@ -34,7 +34,7 @@ NETWORKS = {
 }
 """Small, so that it is quick."""
 STEADY = [name for name in NETWORKS if name not in ("resnet18", "mobilenet")]
-"""Networks in which float32 stays within 1e-5 for three rounds. A channel that is zero for all samples is normalised by
+"""Networks in which float32 stays within 1e-5 for three rounds. A channel that is zero for all samples is normalized by
 almost nothing, which enlarges rounding a hundredfold in each layer; the deep ones have such channels."""
 
 

@@ -141,7 +141,7 @@ def test_mixture_of_two_models(model, batch_size, fused):
     assert any(state[MIXING] in (0.0, 1.0) for state in wanted), "the projection should be seen at work"
     # Mini-batches are many steps at a large rate, which enlarge what float32 rounds.
     assert_same(three_rounds(stacked, states, Mixture(0.5), sgd), wanted, 1e-5 if batch_size is None else 1e-4)
-    assert stacked.choices.objectives == {"Mixture": "by hand" if fused else "torch.func"}
+    assert stacked.choices.objectives == {"Mixture": "handwritten" if fused else "torch.func"}
 
 
 def test_a_mixing_weight_may_be_an_array_of_one():
@@ -209,10 +209,10 @@ def test_distillation_on_given_samples(sgd, model, fused):
     states = [plain.initial(device, 0) for device in range(DEVICES)]
     given = (inputs, wanted_logits)
     wanted = three_rounds(plain, states, Distillation(2.0), sgd, given)
-    # The convolutions of many small batches round differently, by hand and by PyTorch alike.
+    # The convolutions of many small batches round differently, in handwritten kernels and in PyTorch alike.
     tolerance = 1e-4 if model == "cnn" and sgd is SMALL else 1e-5
     assert_same(three_rounds(stacked, states, Distillation(2.0), sgd, given), wanted, tolerance)
-    assert stacked.choices.objectives == {"Distillation": "by hand" if fused else "torch.func"}
+    assert stacked.choices.objectives == {"Distillation": "handwritten" if fused else "torch.func"}
 
 
 @pytest.mark.parametrize("fused", [True, False])
@@ -223,7 +223,7 @@ def test_distillation_by_labels(model, fused):
     objective = LabelDistillation(0.7, logits, torch.arange(CLASSES) != 1)
     states = [plain.initial(device, 0) for device in range(DEVICES)]
     assert_same(three_rounds(stacked, states, objective, FULL), three_rounds(plain, states, objective, FULL))
-    assert stacked.choices.objectives == {"LabelDistillation": "by hand" if fused else "torch.func"}
+    assert stacked.choices.objectives == {"LabelDistillation": "handwritten" if fused else "torch.func"}
 
 
 @pytest.mark.parametrize("model", ["mlp", "cnn"])
@@ -242,7 +242,7 @@ def test_bf16_is_near_float32_for_every_objective(model):
             moved = torch.cat([(other[name] - before[name]).flatten() for name in other])
             off = torch.cat([(one[name] - other[name]).flatten() for name in other])
             assert off.norm() < 0.2 * moved.norm(), type(objective).__name__
-    assert set(stacked.choices.objectives.values()) == {"by hand"}
+    assert set(stacked.choices.objectives.values()) == {"handwritten"}
 
 
 @pytest.mark.parametrize("model", ["mlp", "cnn"])
@@ -428,7 +428,7 @@ def test_a_cohort_that_does_not_fit_into_memory_is_halved(caplog):
         refused = memory.refused
         assert refused > 0 and "do not fit into memory" in caplog.text
         means, _ = class_means(stacked, range(DEVICES), found)
-        assert memory.refused == refused, "what was learnt about memory should be remembered"
+        assert memory.refused == refused, "what was learned about memory should be remembered"
     assert_same(found, wanted, 1e-6)
     assert list(stacked.choices.most_devices.values()) == [2]
     torch.testing.assert_close(means, class_means(stacked, range(DEVICES), found)[0])

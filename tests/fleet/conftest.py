@@ -21,7 +21,7 @@ from kfl_fleet.server import app
 
 FIRST_NODE = 1000
 MOST_SKIPPED_S = 20_000.0
-"""Of a clock that nobody waits for."""
+"""Of a clock that takes no real time."""
 
 
 class Node:
@@ -53,7 +53,7 @@ class LoopGrid(Grid):
         (folder / "device.toml").write_text(f'experiment = "{folder / "server.toml"}"\n')
 
     def skip(self, seconds: float) -> None:
-        """Let time pass that nobody has to wait for: all devices answer while a message is pushed."""
+        """Let simulated time pass: all devices answer while a message is pushed."""
         self.skipped_s += seconds
         assert self.skipped_s < MOST_SKIPPED_S, "the fleet waits for something that never comes"
 

@@ -1,4 +1,4 @@
-"""No device outweighs the others: caps on weights by hand, and against the definition in exact fractions."""
+"""No device outweighs the others: caps on weights in small cases, and against the definition in exact fractions."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_the_limit_is_the_largest_that_leaves_nobody_more(weights, largest):
     columns = np.array([weights, [3.0 * w for w in weights]]).T
     found = weight_limits(columns, largest)
     if math.isinf(wanted):
-        # A cut by a rounding error is none: nobody weighs more than such a limit.
+        # A cut by a rounding error is none: no device weighs more than such a limit.
         assert found[0] >= max(weights) * (1 - 1e-9) and found[1] >= 3 * max(weights) * (1 - 1e-9)
     else:
         np.testing.assert_allclose(found, [wanted, 3 * wanted], rtol=1e-6)
@@ -84,7 +84,7 @@ def capped_samples(samples, largest):
     ("samples", "largest", "after", "cut"),
     [
         ([900.0, 30.0], 0.5, [30.0, 30.0], [Capped(0, "samples", 900 / 930, 0.5)]),
-        ([900.0, 30.0], 0.1, [30.0, 30.0], [Capped(0, "samples", 900 / 930, 0.5)]),  # of two, somebody has one half
+        ([900.0, 30.0], 0.1, [30.0, 30.0], [Capped(0, "samples", 900 / 930, 0.5)]),  # of two, one has at least a half
         ([900.0, 30.0], 0.9, [270.0, 30.0], [Capped(0, "samples", 900 / 930, 0.9)]),
         ([900.0, 30.0], 1.0, [900.0, 30.0], []),
         ([900.0], 0.5, [900.0], []),
@@ -125,7 +125,7 @@ def of_counts(rows, dtype="int64"):
         # Each class by itself; a class of no samples stays one, and who alone holds a class keeps it all.
         ([[900, 7, 0], [10, 7, 5], [25, 0, 0]], 0.5, [[35, 7, 0], [10, 7, 5], [25, 0, 0]]),
         ([[900, 0], [10, 3]], 0.5, [[10, 0], [10, 3]]),
-        # Whole numbers are cut to whole ones: t = 0.4 (t + 5) = 10/3; and never to none, t = 1.
+        # Integers are cut to whole ones: t = 0.4 (t + 5) = 10/3; and never to none, t = 1.
         ([[8], [3], [2]], 0.4, [[3], [3], [2]]),
         ([[9], [1]], 0.3, [[1], [1]]),
         ([[5], [1], [1]], 0.5, [[2], [1], [1]]),

@@ -74,7 +74,7 @@ def test_a_round_that_was_kept_is_not_played_again_though_the_history_did_not_ge
     trail.write_bytes(b"")
     serve(grid, config, tmp_path / "run")
     assert history.read_bytes().startswith(line) and trail.read_bytes().startswith(seen)
-    assert asked_in(grid, 0) == [0, 1, 2, 3], "nobody is asked twice for a round that is done"
+    assert asked_in(grid, 0) == [0, 1, 2, 3], "no device is asked twice for a round that is done"
     assert [log.round for log in load_run(tmp_path / "run")[1].rounds] == [0, 1]
 
 

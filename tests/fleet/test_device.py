@@ -75,7 +75,7 @@ def question(round_index):
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """An app with a device function, and what a worker is told about it."""
+    """An app with a device function, and what a worker receives about it."""
     folder = tmp_path_factory.mktemp("device")
     (folder / "app").mkdir()
     (folder / "app" / "fragile_device.py").write_text(DEVICE)

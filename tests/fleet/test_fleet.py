@@ -179,7 +179,7 @@ Worker.answer = answer
 
 
 class TwistedFleet(LocalFleet):
-    """A fleet whose devices misbehave on schedule, and with strangers at its door."""
+    """A fleet whose devices misbehave on schedule, and with unauthorized clients."""
 
     def prepare(self):
         super().prepare()
@@ -223,7 +223,7 @@ def test_devices_that_misbehave_cost_only_themselves_and_strangers_stay_outside(
     assert "no camera at … red" in describe(*stored_refusal(fault[1, 0]))
     assert "more than the" in refused[2, 0]
     assert fault[3, 0]["fault"] == "energy"
-    assert logs[0].compute_energy_j[3] < 1, "energy nobody can have spent is charged as planned"
+    assert logs[0].compute_energy_j[3] < 1, "energy no device can have spent is charged as planned"
     assert "not a number" in refused[1, 1]
     assert "it answers for round 0" in refused[2, 1]
     assert "shape (64, 10), not (10, 64)" in refused[3, 1]

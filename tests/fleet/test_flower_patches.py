@@ -67,7 +67,7 @@ def push(below, source=NODE, replies_to=QUESTION, times=1):
 
 
 class Owner:
-    """Whoever has a key, and signs with it as a device does."""
+    """A client that has a key, and signs with it as a device does."""
 
     def __init__(self, folder, number):
         authority = make_authority(folder).public
@@ -86,7 +86,7 @@ def owners(tmp_path_factory):
 
 
 class Door:
-    """An app behind the limits: authentication stands there, and says what it is told to."""
+    """An app behind the limits: authentication stands there, and answers as configured."""
 
     def __init__(self, *registered, **options):
         self.read, self.says, self.now_s = [], 401, 0.0
@@ -252,7 +252,7 @@ def test_limits_take_no_larger_upload_than_the_server_app_asked_for(owners):
     assert question(b"88=1048576") == 200 and door.ask(path, body=large, by=owners[0])[0] == 200, "another run"
     assert question(b"88=5") == question(b"99=" + b"9" * 30) == question(b"\xff=x") == 200
     door.says = 401
-    assert question(b"99=1048576") == 401, "whoever is no server app sets no bound"
+    assert question(b"99=1048576") == 401, "only server apps set a bound"
     door.says = 200
     assert door.ask(path, body=large, by=owners[0])[0] == 413
     for run in range(100, 200):
@@ -269,7 +269,7 @@ def test_limits_answer_first_whoever_asked_least(owners):
         order.append(scope["who"])
         await send({"type": "http.response.start", "status": 200, "headers": []})
         if scope["who"] == "slow reader":
-            await asyncio.Event().wait()  # an answer that nobody reads keeps no turn
+            await asyncio.Event().wait()  # an answer that is not read keeps no turn
 
     async def nothing(_):
         pass

@@ -1,4 +1,4 @@
-"""Frames: what goes in comes out, and bytes from a stranger are read or refused without costing memory or code."""
+"""Frames: what goes in comes out, and untrusted bytes are read or refused without costing memory or code."""
 
 import json
 import struct

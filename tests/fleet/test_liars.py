@@ -183,7 +183,7 @@ def profiles(*samples, tests=100, **more):
 @pytest.mark.parametrize(
     ("claimed", "believed"),
     [
-        ((HUGE,), (HUGE,)),  # nobody to compare with
+        ((HUGE,), (HUGE,)),  # no device to compare with
         ((500, HUGE), (500, 5000)),
         ((1, 500), (1, 10)),
         ((500, 400, HUGE, 450), (500, 400, 4500, 450)),

@@ -73,7 +73,7 @@ def refusal_text(entry):
 
 @dataclass(frozen=True)
 class Anchored(Algorithm):
-    """An algorithm that nobody registered, with arrays of its own and training on the server."""
+    """An unregistered algorithm, with arrays of its own and training on the server."""
 
     name: ClassVar[str] = "anchored"
     needs_equal_models: ClassVar[bool] = True
@@ -140,7 +140,7 @@ class Anchored(Algorithm):
     ids=[
         "lyapunov",
         "unregistered",
-        "quantised batches",
+        "quantized batches",
         "fedavg",
         "shared stem",
         "shared stem and knowledge",
@@ -176,7 +176,7 @@ def test_a_fleet_does_what_the_simulator_does(loop, serve_fleet, small, tmp_path
             fault for fault in ours.faults if fault["fault"] != "outage"
         )  # the simulator only counts it lost
         assert replace(ours, faults=faults, **measured) == replace(other, **measured)
-    foreseen = ("random_devices", "least_energy_j")  # of real devices nobody can say what others would have spent
+    foreseen = ("random_devices", "least_energy_j")  # for real devices what others would have spent is unknown
     unlike = {"wall_s", "faults", *foreseen, *measured, *(["best_accuracy"] if "accuracy" in measured else [])}
     assert {k: v for k, v in history.summary.items() if k not in unlike} == {
         k: v for k, v in twin.summary.items() if k not in unlike
@@ -463,7 +463,7 @@ def test_gains_and_hardware_that_devices_report_decide(loop, small, tmp_path):
         patch.syspath_prepend(tmp_path)
         serve(grid, config, tmp_path / "run")
     _, history = load_run(tmp_path / "run")
-    assert all(log.devices == (0, 1, 3) for log in history.rounds), "nobody knows how well device 2 is heard"
+    assert all(log.devices == (0, 1, 3) for log in history.rounds), "the channel of device 2 is unknown"
     for log in history.rounds:
         for place, device in enumerate(log.devices):
             flops = history.devices[device]["samples"] * history.devices[device]["parameters"]

@@ -1,4 +1,4 @@
-"""What one admitted member sends to a real SuperLink before anything is judged; an honest device answers beside it."""
+"""What one admitted member sends to a real SuperLink before anything is judged; an honest device answers next to it."""
 
 import gc
 import logging
@@ -21,7 +21,7 @@ SLOW = {
     *("the record of the server's next question", "3000 looks at once", "20 requests byte by byte"),
     *("the largest upload to each of 8 questions", "5 members flood for 20 s", "20 members flood for 20 s"),
     *("five largest uploads in the honest one's round", "8 largest uploads, half of each sent"),
-    *("300 requests that fail", "strangers flood while a device comes online"),
+    *("300 requests that fail", "outsiders flood while a device comes online"),
 }
 
 

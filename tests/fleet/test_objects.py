@@ -30,7 +30,7 @@ seconds = st.floats(0, 2e9, allow_nan=False)
 def test_numbers_texts_and_bytes_are_written_as_google_writes_them(number, text, real, signed, data):
     ours = pb.uint(1, number) + pb.text(2, text) + pb.double(7, real)
     theirs = message_pb2.Metadata(run_id=number, message_id=text, ttl=real)
-    if real != 0:  # Google sends a negative zero, which nobody here does
+    if real != 0:  # Google sends a negative zero, which kfl does not
         assert ours == theirs.SerializeToString(deterministic=True)
     assert pb.sint(2, signed) == recorddict_pb2.ConfigRecordValue(sint64=signed).SerializeToString()
     assert pb.message(6, data) == recorddict_pb2.ConfigRecordValue(bytes=data).SerializeToString()

@@ -1,4 +1,4 @@
-"""Versions, strangers' texts, profiles: what comes from the other side is checked and made harmless."""
+"""Versions, untrusted texts, profiles: what comes from the other side is checked and made harmless."""
 
 import json
 import unicodedata
@@ -98,9 +98,9 @@ def test_a_profile_with_any_field_replaced_is_read_or_refused_but_never_breaks(n
         ({"cpu_hz": float("nan")}, "cpu_hz is nan"),
         ({"max_power_w": -1.0}, "max_power_w is -1"),
         ({"budget_j": 0.0}, "budget_j is 0"),
-        ({"classes": True}, "classes is not a whole number"),
+        ({"classes": True}, "classes is not an integer"),
         ({"input_shape": []}, "input_shape is not a shape"),
-        ({"features": 2.0}, "features is not a whole number"),
+        ({"features": 2.0}, "features is not an integer"),
     ],
 )
 def test_impossible_profiles_are_refused_with_the_field(changes, said):

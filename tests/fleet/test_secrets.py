@@ -150,7 +150,7 @@ def test_processes_of_a_fleet_write_private_files_and_no_memory(tmp_path):
 
 @pytest.fixture(scope="module")
 def superlink():
-    """A project where everybody may come, on a database that an earlier version left open; its SuperLink runs."""
+    """A project open to every device, on a database that an earlier version left open; its SuperLink runs."""
     before = os.umask(0o022)
     place = Path(tempfile.mkdtemp(prefix="kfl-gate-"))
     place.chmod(0o755)
@@ -195,7 +195,7 @@ def test_only_who_can_read_the_secret_gives_orders(superlink):
         assert ask(superlink.port, path, authorization=f"Bearer {secret[:-1]}0x") == 401
         assert ask(superlink.port, path, authorization=f"Bearer {secret}") != 401
     assert ask(superlink.port, "/v1/control/list-runs", authorization=f"Bearer {secret}") == 200
-    for path in ("refresh-auth-tokens", "get-auth-tokens"):  # the two doors at which Flower asks nobody
+    for path in ("refresh-auth-tokens", "get-auth-tokens"):  # the two endpoints without authentication in Flower
         assert ask(superlink.port, f"/v1/control/{path}") >= 400
 
 
@@ -239,7 +239,7 @@ def test_the_superlink_says_in_a_sentence_what_it_misses(tmp_path):
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can become another user")
 def test_another_user_reads_nothing_and_is_refused(superlink):
-    """In a fork that has become nobody; what it found comes back as its exit status."""
+    """In a fork that runs as an unprivileged user; what it found comes back as its exit status."""
     child = os.fork()
     if child == 0:
         found = 99

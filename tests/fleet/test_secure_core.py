@@ -1,4 +1,4 @@
-"""Secure sums without a fleet: masks cancel, drop-outs are survived up to the threshold, and nobody tells too much."""
+"""Secure sums without a fleet: masks cancel, drop-outs up to the threshold, and no device reveals too much."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_a_vector_that_comes_late_is_not_bare() -> None:
     bare = np.zeros(2**14, dtype="<u4")
     for peer in range(3):
         add_common_mask(bare, pair, 3, peer, keys[peer].mask, server.session)
-    rest = (late - bare).view(np.uint8)  # only the device's own mask is left on it, and nobody has a share of its seed
+    rest = (late - bare).view(np.uint8)  # only its own mask is left, and no device has a share of its seed
     assert all(3 not in own.seeds for own in revealed.values())
     seen, expected = np.bincount(rest, minlength=256), len(rest) / 256
     assert 120 < float(((seen - expected) ** 2 / expected).sum()) < 450
@@ -248,7 +248,7 @@ def test_a_wrong_share_is_left_out_and_names_who_gave_it(share: float) -> None:
             seeds[(liar + 1) % 6] = flipped(seeds[(liar + 1) % 6])
             total = server.total({**revealed, liar: Revealed(seeds, keys)}, doubtful=True)
             assert total.tolist() == [15, 15, 15] and set(server.faults) == {liar}
-        else:  # all 6 are needed: nobody can say which is wrong
+        else:  # all 6 are needed: which is wrong is unknown
             keys[6] = flipped(keys[6])
             with pytest.raises(SumError, match="do not belong together: one lies"):
                 server.total({**revealed, liar: Revealed(seeds, keys)}, doubtful=True)

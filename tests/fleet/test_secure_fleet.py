@@ -83,7 +83,7 @@ SECURE = {"secure_sums": True, "secure_deadline_s": 0.2, "quorum": 0.0}
         (SharedStem(local_steps=2, pull="knowledge"), {"secure_bits": 64}, 1e-6),
         (FedAvg(local_steps=2), {}, 1e-5),
     ],
-    ids=["kfl", "kfl-64", "kfl-neighbours", "shared-stem", "stem-and-knowledge-64", "fedavg"],
+    ids=["kfl", "kfl-64", "kfl-neighbors", "shared-stem", "stem-and-knowledge-64", "fedavg"],
 )
 def test_a_third_of_the_devices_drops_out_and_the_rest_add_up_to_the_plain_result(
     algorithm: Algorithm,
@@ -247,7 +247,7 @@ def test_steps_that_make_no_sense_are_refused_and_tell_nothing(
         ({**good, "bits": 33}, {"boxes": torch.zeros(4, dtype=torch.uint8)}),
         ({**good, "range": float("nan")}, {"boxes": torch.zeros(4, dtype=torch.uint8)}),
         ({**good, "devices": -1}, {"boxes": torch.zeros(4, dtype=torch.uint8)}),
-        (good, {"boxes": torch.zeros(4, dtype=torch.uint8)}),  # nobody else: its own mask would be all there is
+        (good, {"boxes": torch.zeros(4, dtype=torch.uint8)}),  # no other device: its own mask would be all there is
     ):
         answer, sent = workers[2].answer(twisted, arrays)
         assert answer["status"] == "refused" and answer["reason"] and not sent, twisted

@@ -1,4 +1,4 @@
-"""kfl deploy status: what it says must be what happened, while the server is at work and afterwards."""
+"""kfl deploy status: what it says must be what happened, while the server is at work and afterward."""
 
 import json
 import shutil
@@ -59,7 +59,7 @@ def test_it_adds_up_while_the_server_is_at_work_and_when_it_has_stopped(loop, ev
     ]
     assert status.accuracy == server.runner.logs[-1].accuracy
     assert [one.budget_j for one in status.devices] == pytest.approx(list(server.fleet.table.budget_j))
-    assert status.problems[0].startswith("Round 2, device 2, rejected: its correct is not a whole number")
+    assert status.problems[0].startswith("Round 2, device 2, rejected: its correct is not an integer")
     assert status.problems[1].startswith("Round 1, device 1, late: no answer in 0.3 s")
     assert not is_held(target.path)
     assert read_status(target.path).state == "stopped"

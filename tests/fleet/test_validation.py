@@ -66,7 +66,7 @@ NAN[1, 2] = math.nan
     ("arrays", "said"),
     [
         ({"means": raw(np.ones((3, 4), dtype=np.float32))}, "no array counts"),
-        ({**good(), "more": raw(np.ones(1))}, "array more, which nobody asked for"),
+        ({**good(), "more": raw(np.ones(1))}, "array more, which was not requested"),
         (good(means=np.ones((3, 5), dtype=np.float32)), r"shape \(3, 5\), not \(3, 4\)"),
         (good(means=np.ones((4, 3), dtype=np.float32)), r"shape \(4, 3\), not \(3, 4\)"),
         (good(means=np.ones((0, 4), dtype=np.float32)), r"shape \(0, 4\), not \(3, 4\)"),
@@ -106,7 +106,7 @@ def test_weights_come_with_samples_and_local_learning_uploads_nothing():
             with pytest.raises(RefusedError, match=said):
                 judge({**weights, "samples": raw(np.array(lie))}, expected=expected)
     assert Local().upload_format({}) == {}
-    with pytest.raises(RefusedError, match="nobody asked for"):
+    with pytest.raises(RefusedError, match="not requested"):
         judge({"means": raw(np.ones(2))}, expected={})
 
 
@@ -455,7 +455,7 @@ def test_lowered_counts_are_a_part_rounded_down_and_what_is_held_stays_held():
 def test_counts_that_are_believed_or_not_sent_are_not_lowered():
     believed = replace(BELIEF, cuts=({"code": "claim_cut", "field": "gain"},))
     formats = {"int": ArrayFormat((1,), "int64", "counts")}
-    exact = {"int": np.array([2**53 + 1])}  # more than a float can tell from its neighbour
+    exact = {"int": np.array([2**53 + 1])}  # more than a float can tell from its neighbor
     assert lower_counts(exact, formats, believed)[0]["int"].tolist() == [2**53 + 1]
     assert lower_counts(exact, formats, believed)[1] is None
     nothing = validation.judge(replace(QUESTION, formats={}, belief=THIRD), reply({}))

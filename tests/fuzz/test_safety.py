@@ -1,4 +1,4 @@
-"""Files from a stranger: nothing in them is executed, no path leads out, no size is believed before it is checked."""
+"""Untrusted files: nothing in them is executed, no path leads out, no size is believed before it is checked."""
 
 import ast
 import contextlib
@@ -82,7 +82,7 @@ def stopped(tmp_path_factory):
 
 
 def replace_in_checkpoints(folder: Path, kind: str, content: bytes) -> None:
-    """Put other content into the checkpoints' files, with checksums that fit: a stranger can compute them too."""
+    """Put other content into the checkpoints' files, with checksums that fit: an attacker can compute them too."""
     state = folder / "state"
     for path in state.glob(f"{kind}-*"):
         path.write_bytes(content)

@@ -15,7 +15,7 @@ from kfl.models import MODELS, SplitModel, inspect_model, mobilenet, resnet8, re
 # ── The zoo ──────────────────────────────────────────────────────────────────
 #
 # Each formula gives (parameters, FLOPs) of a network from its layout alone: k×k convolutions as (in, out, side of the
-# output), two operations per multiply-add; a normalisation with 2 parameters per channel and 5 operations per number.
+# output), two operations per multiply-add; a normalization with 2 parameters per channel and 5 operations per number.
 
 
 def dense(inputs, outputs, times=1):
@@ -114,7 +114,7 @@ def test_products_and_convolutions_are_those_that_pytorch_counts(build, shape):
     counts = counter.get_flop_counts()["Global"]
     convolutions = sum(number for operation, number in counts.items() if "conv" in str(operation))
     products = (counter.get_total_flops() - convolutions) / 2  # PyTorch counts a multiply-add as two
-    rest = found.flops - convolutions - products  # biases, normalisations, positions
+    rest = found.flops - convolutions - products  # biases, normalizations, positions
     assert 0 < rest < 0.12 * found.flops
 
 
@@ -156,10 +156,10 @@ def test_a_head_without_parameters_still_works():
     class Distances(nn.Module):
         def __init__(self):
             super().__init__()
-            self.register_buffer("centres", torch.randn(8, 3))
+            self.register_buffer("centers", torch.randn(8, 3))
 
         def forward(self, x):
-            return x @ self.centres
+            return x @ self.centers
 
     body = nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.ReLU())
     found = inspect_model(SplitModel(body, Distances()), (1, 4, 4), 3)

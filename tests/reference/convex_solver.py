@@ -1,7 +1,7 @@
 """The allocator's yardstick: a general convex solver, on random problems over wide regimes.
 
 Each problem is written as an exponential-cone problem for cvxpy with Clarabel: ExpCone(b, θ, z) says z ≥ θ e^{b/θ}, and
-Σ a w (z − θ) is minimised. The solver's shares are put through the exact objective, so the comparison does not depend
+Σ a w (z − θ) is minimized. The solver's shares are put through the exact objective, so the comparison does not depend
 on how it rounds z − θ. Both points are feasible, so the lower value is the better one: "solver worse" means that it
 stalled above ours. The optimality conditions judge ours in any case.
 """
@@ -125,7 +125,7 @@ def exact_objective(problem: SharingProblem, share: FloatArray) -> float:
 
 
 def _curves(problem: SharingProblem) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """a, b, the price of a joule (1 where nobody's has one) and the least share of every device."""
+    """a, b, the price of a joule (1 where no device's has one) and the least share of every device."""
     uplink, weight, floor = problem.uplink(), problem.weight, problem.floor()
     assert isinstance(uplink.curve, UploadCurve)
     price = weight if (weight > 0).any() else np.ones_like(weight)

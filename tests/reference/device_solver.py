@@ -3,7 +3,7 @@
 Clarabel, by cvxpy, solves the whole problem at once, over shares, durations and clocks. With x = c/(θ t) the radiated
 energy is a c (eˣ − 1)/x = a c ∫₀¹ e^{sx} ds, of which Gauss's rule with 24 points leaves nothing, so
 
-    minimise    Σ w (a c Σ_i g_i e^{s_i x} + p_c t_u + work/t_c² + p_s t_c)
+    minimize    Σ w (a c Σ_i g_i e^{s_i x} + p_c t_u + work/t_c² + p_s t_c)
     subject to  ln x + ln θ + ln t_u ≥ ln c,     t_c + t_u ≤ T,     Σ θ ≤ 1,
                 ln r + ln t_u ≥ ln c,            r ≤ θ ln(1 + s/θ)            (full power: s = p_max h/(B N₀))
 
@@ -99,7 +99,7 @@ def ours(problem: SharingProblem) -> tuple[Allocation, FloatArray]:
 
 
 def solver_shares(problem: SharingProblem) -> FloatArray | None:
-    """Shares by Clarabel, or by SLSQP where somebody has a least power; None where the solver never finishes.
+    """Shares by Clarabel, or by SLSQP where a device has a least power; None where the solver never finishes.
 
     A device whose joules are free keeps its least share. Nothing comes from our allocator: the first point splits in
     proportion to what the devices must have.

@@ -1,6 +1,6 @@
 """Algorithm 3 as written: one search for the multiplier per prefix. The yardstick of `benchmarks.algorithm3`.
 
-It is not a straw man: vectorised over devices, the multiplier condition corrected (Σ max(θ(μ), θ^min) = 1), a
+It is not a straw man: vectorized over devices, the multiplier condition corrected (Σ max(θ(μ), θ^min) = 1), a
 bracket that is valid and tight, bisection in ln μ down to rounding error so that decisions can be compared, and
 the same accurate inverse of G as the library. Sorting and tie rules are the library's.
 """

@@ -1,7 +1,7 @@
-"""Names as strangers may give them: what a terminal obeys, what pages and files take for more than a name."""
+"""Untrusted names: what a terminal obeys, what pages and files take for more than a name."""
 
 NASTY = {
-    "colour": "\x1b[31mred\x1b[0m",
+    "color": "\x1b[31mred\x1b[0m",
     "cursor": "a\x1b[2J\x1b[Hb",
     "title of the window": "\x1b]0;owned\x07x",
     "link of a terminal": "\x1b]8;;http://evil.example\x1b\\click\x1b]8;;\x1b\\",

@@ -169,7 +169,7 @@ ODD: dict[str, Callable[[int], nn.Module]] = {
     "dropout": lambda width: Net(*_dense(width, nn.Dropout(0.3))),
     "lambda": lambda width: Net(*_dense(width), Through(lambda x: x * 0.5)),
     "local class": lambda width: Net(local_class(width)),
-    "buffers of whole numbers": lambda width: Net(Masked(width)),
+    "buffers of integers": lambda width: Net(Masked(width)),
     "counts its batches": lambda width: Net(Counts(width)),
     "lstm": lambda width: Net(Recurrent(nn.LSTM(1, width, batch_first=True), width)),
     "gru": lambda width: Net(Recurrent(nn.GRU(1, width, batch_first=True), width)),

@@ -1,4 +1,4 @@
-"""Algorithm 2 as the paper prints it, with its faults: the slow twin of `kfl.scheduling.allocate`."""
+"""Algorithm 2 as the paper prints it, with its faults: the reference implementation of `kfl.scheduling.allocate`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The slow twin of every engine: one device after another, autograd through pure functions, in the precision asked for.
+"""The reference implementation of every engine: one device after another, autograd through pure functions, in the
+precision asked for.
 
 Weights go through the network by `functional_call`, each parameter has a step of its own, nothing is rewritten, kept or
 spread over workers. It shares with the engines only what says *which* numbers are drawn: batches and dropout by name.

@@ -6,7 +6,7 @@ A device computes for t_c and uploads for t_u, together no longer than T, and sp
 
 with t_c between W/f_max and W/f_min and p between p_min and p_max. For a given share θ that is one convex function of
 t_u, because the best t_c is all the time that t_u leaves, or what the clock and the static power make of it. Here it is
-minimised by golden sections: `least_energy_j` in floating point for many devices at once, `exact` in 40 digits for one.
+minimized by golden sections: `least_energy_j` in floating point for many devices at once, `exact` in 40 digits for one.
 Energies are "beyond the base": without what the cheapest computation takes that the deadline allows.
 """
 

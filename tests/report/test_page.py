@@ -1,4 +1,4 @@
-"""The page as a file: complete, escaped, labelled, and of a bearable size."""
+"""The page as a file: complete, escaped, labeled, and of a bearable size."""
 
 import base64
 import gzip

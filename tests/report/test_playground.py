@@ -54,7 +54,7 @@ def test_it_decides_what_the_library_decides(begin, name):
 
 
 def test_the_gap_is_the_duals_and_holds_for_every_scheduler():
-    """In round 1 all queues are empty, so all schedulers face the same problem: nobody is below the bound."""
+    """In round 1 all queues are empty, so all schedulers face the same problem: no device is below the bound."""
     values, bounds = {}, set()
     for name in SCHEDULERS:
         play = Play(replace(start("small-cell"), devices=40, rounds=1, scheduler=name))

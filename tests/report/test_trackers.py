@@ -1,4 +1,4 @@
-"""Trackers with the real packages: what they were told is read back from their own files."""
+"""Trackers with the real packages: what they received is read back from their own files."""
 
 import importlib.util
 import json
@@ -161,7 +161,7 @@ def expected(history, wanted):
 
 
 def same(found, rows):
-    """Every metric of every round was told once, with its value (TensorBoard keeps 32 bits)."""
+    """Every metric of every round was sent once, with its value (TensorBoard keeps 32 bits)."""
     for step, row in enumerate(rows, start=1):
         for name, value in row.items():
             assert found[name][step] == pytest.approx(value, rel=1e-6), (name, step)

@@ -60,7 +60,7 @@ def test_given_constants_show_the_three_patterns_the_conditions_and_the_gaps(cap
     shown = capsys.readouterr().out
     for words in ("as printed", "uniform", "ascend", "descend", "heterogeneity", "within the theorem's conditions"):
         assert words in shown
-    for words in ("favours late rounds", "Polyak", "Gaps of Theorem 1", "docs/paper.md"):
+    for words in ("favors late rounds", "Polyak", "Gaps of Theorem 1", "docs/paper.md"):
         assert words in shown
 
 
@@ -83,7 +83,7 @@ def test_a_finished_run_and_its_constants_again(run_folder, capsys):
         assert words in shown
     for words in ("outside its assumptions", "lower bounds", "momentum 0.9", "Measured on these devices"):
         assert words in shown
-    for words in ("Equation (5)", "Gaps of Proposition 2", "minimised exactly"):
+    for words in ("Equation (5)", "Gaps of Proposition 2", "minimized exactly"):
         assert words in shown
     assert main(["bound", "--constants", "mine.toml", "--rates", "best"]) == 0
     capsys.readouterr()

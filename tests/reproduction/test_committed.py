@@ -81,7 +81,7 @@ def test_the_table_of_claims_is_that_of_the_results_and_the_readme_counts_it():
 
 
 SEARCHED = [name for name in ALGORITHMS if name in NAMES]
-"""The algorithms of the paper's figures and of our own beside them."""
+"""The algorithms of the paper's figures and of our own next to them."""
 
 
 @pytest.mark.parametrize("dataset", DATASETS)

@@ -170,7 +170,7 @@ def test_whole_devices_with_empty_queues_need_not_hurry(kind):
 
 
 def few(**changes: object) -> tuple[SchedulerState, Observation]:
-    """Budgets per round of 2 J, 4 J, none and 0 J (mean 3), data of 100, 300 and nobody's (mean 200), round 4 of 10."""
+    """Budgets per round of 2 J, 4 J, none and 0 J (mean 3), data 100, 300 and 0 (mean 200), round 4 of 10."""
     state = SchedulerState(10, np.array([2.0, 4.0, np.inf, 0.0]), np.array([0.0, 0.5, 2.0, 0.0]))
     seen = replace(
         some_round(0)[1].take(np.arange(4)),

@@ -75,7 +75,7 @@ def test_a_run_of_one_point_is_a_dot() -> None:
 
 
 def lines_in(panel: int) -> dict[str, list[tuple[float, float]]]:
-    """The lines of one panel by their colour: the first and the last point of each."""
+    """The lines of one panel by their color: the first and the last point of each."""
     axes = picture(FIGURES["energy"](), spending(), FULL).axes[panel]
     found: dict[str, list[tuple[float, float]]] = {}
     for line in axes.lines:

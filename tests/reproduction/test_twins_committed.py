@@ -39,7 +39,7 @@ def test_results_are_of_the_published_conditions_and_seeds():
         experiment = (conditions[place] if place else titles[row["condition"]]).experiment
         assert (row["dataset"], row["rounds"], row["devices"]) == (experiment.dataset, experiment.rounds, 100), row
         assert not name or (row["seed"] >= 100) == name.startswith("search in ")
-        assert row["devices_per_round"] == 10.0  # the band and the deadline shut nobody out
+        assert row["devices_per_round"] == 10.0  # the band and the deadline shut no device out
 
 
 def test_published_conditions_are_those_of_the_question():

@@ -1,4 +1,4 @@
-"""Checkpoints of states made by hand: what is written, what is read back, what is kept, and what is refused."""
+"""Checkpoints of states made directly: what is written, what is read back, what is kept, and what is refused."""
 
 import hashlib
 import json
@@ -340,7 +340,7 @@ def test_a_damaged_predecessor_costs_the_newest_none_of_its_files(two):
 
 
 class Shared(type(Path())):
-    """A folder in which somebody else has just removed the oldest files that a listing still shows."""
+    """A folder in which someone else has just removed the oldest files that a listing still shows."""
 
     def glob(self, pattern):
         return [self / pattern.replace("*", "000000"), *Path(self).glob(pattern)]

@@ -38,7 +38,7 @@ def data() -> kfl.Dataset:
 
 
 def test_they_are_what_earlier_versions_wrote():
-    """Nobody may mend the fixtures: what they prove is that the old form is read."""
+    """The fixtures must not change: what they prove is that the old form is read."""
     line = json.loads((FINISHED / "rounds.jsonl").read_text().splitlines()[0])
     assert line["status"] == TOO_FEW
     assert line["rejected"] == [{"device": 1, "reason": REFUSED}]
@@ -150,6 +150,6 @@ def test_the_status_of_a_fleet(capsys):
     status = read_status(FLEET)
     assert (status.state, status.rounds_done, status.devices_seen) == ("finished", 2, 4)
     assert [(one.late, one.rejected) for one in status.devices] == [(0, 0), (1, 0), (0, 1), (0, 0)]
-    assert status.problems[0].startswith("Round 2, device 2, rejected: its correct is no whole number")
+    assert status.problems[0].startswith("Round 2, device 2, rejected: its correct is no whole number")  # words: ok
     assert main(["deploy", "status", str(FLEET)]) == 0
     assert "finished" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""A run folder from somebody else: no link in it is followed, nothing outside is read, written or removed."""
+"""A run folder from someone else: no link in it is followed, nothing outside is read, written or removed."""
 
 import os
 import shutil

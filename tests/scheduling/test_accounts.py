@@ -98,7 +98,7 @@ def test_a_trace_with_batteries_is_decided_as_round_after_round(tmp_path):
     whole = problem(*ROWS, **LIVING)
     result = schedule(whole, Dual())
     assert result.participation_count.sum() > 0
-    assert any(one.counts[3] for one in result.rounds), "somebody is without charge in some round"
+    assert any(one.counts[3] for one in result.rounds), "a device is without charge in some round"
     assert all(abs(9 * share - round(9 * share)) < 1e-9 for one in result.rounds for share in one.share)
     for kind in ("json", "csv"):
         following = replace(whole, gain=whole.gain[:1], available=whole.available[:1], harvest_j=whole.harvest_j[:1])
@@ -153,12 +153,12 @@ def test_charge_moves_by_harvest_less_what_is_spent():
         (
             [{}],
             {"resource_blocks": 2.5},
-            "resource_blocks is 2.5, but must be a whole number of blocks from 1 to 1e9.",
+            "resource_blocks is 2.5, but must be an integer of blocks from 1 to 1e9.",
         ),
         (
             [{}],
             {"resource_blocks": 0},
-            "resource_blocks is 0, but must be a whole number of blocks from 1 to 1e9.",
+            "resource_blocks is 0, but must be an integer of blocks from 1 to 1e9.",
         ),
         (
             [{"harvest_j": -1}],

@@ -217,7 +217,7 @@ def test_weight_zero_beside_others_gets_the_least_share_and_all_zero_minimises_e
     free, ones = problem(weight=np.zeros(3)).solve(), problem(weight=np.ones(3)).solve()
     np.testing.assert_array_equal(free.share, ones.share)
     assert free.objective == 0 and free.multiplier == ones.multiplier
-    # The price of joules that nobody spends is no price.
+    # The price of joules that no device spends is no price.
     silent = {"payload_bits": np.array([0.0, 5e5, 1e6])}
     unused = problem(**silent, weight=np.array([1.0, 0.0, 0.0])).solve()
     np.testing.assert_array_equal(unused.share, problem(**silent, weight=np.ones(3)).solve().share)
@@ -462,7 +462,7 @@ def test_what_does_not_fit_has_no_numbers_and_a_free_band_no_price() -> None:
 
 
 def test_a_channel_so_good_that_joules_vanish_leaves_the_least_shares() -> None:
-    """a = B N₀ T / h is 0 in floating point: nobody's share saves anything, and the band has no price."""
+    """a = B N₀ T / h is 0 in floating point: no device's share saves anything, and the band has no price."""
     superb = {"gain": np.full(3, 1e165), "noise_w_per_hz": 1e-165, "max_power_w": np.full(3, 1e-30)}
     best = problem(**superb, share_floor=np.array([0.5, 0.1, 0.0])).solve()
     assert best.feasible and best.multiplier == best.residual == best.objective == 0

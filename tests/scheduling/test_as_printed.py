@@ -1,4 +1,4 @@
-"""The paper's print against itself: Algorithm 2's iterates by hand, and the rule for empty queues."""
+"""The paper's print against itself: Algorithm 2's iterates, worked out by hand, and the rule for empty queues."""
 
 from dataclasses import replace
 
@@ -100,7 +100,7 @@ def test_the_rule_for_empty_queues_is_about_those_who_send_alone() -> None:
     mixed = printed_rule(uplink, np.array([0.0, 1.0]), floor)
     np.testing.assert_array_equal(mixed.share, solve_shares(uplink, np.array([0.0, 1.0]), floor).share)
     assert mixed.share[1] > 0.9
-    # The price of joules that nobody spends is none.
+    # The price of joules that no device spends is none.
     silent, least = (stated := problem(payload_bits=np.array([5e5, 0.0]))).uplink(), stated.floor()
     np.testing.assert_array_equal(printed_rule(silent, np.array([0.0, 1.0]), least).share, least)
     late, never = (stated := problem(upload_time_s=np.array([0.5, -1.0]))).uplink(), stated.floor()

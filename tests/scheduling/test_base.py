@@ -10,7 +10,7 @@ from kfl.scheduling import Decision, Observation, Scheduler, SchedulerState, Sta
 
 @dataclass(frozen=True)
 class Silent(Scheduler):
-    """Nobody, ever.
+    """No device, ever.
 
     More about it.
     """
@@ -80,7 +80,7 @@ def test_nobody() -> None:
 def test_a_scheduler_that_says_nothing_more() -> None:
     """Queues by equation (21) from nothing, no limits of its own, joules that weigh the same, no objective."""
     scheduler, seen = Silent(), observe()
-    assert Silent.about() == "Nobody, ever." and not scheduler.order_matters and not scheduler.needs_radio
+    assert Silent.about() == "No device, ever." and not scheduler.order_matters and not scheduler.needs_radio
     state = scheduler.init(np.array([8.0, np.inf, 0.0]), 4)
     assert state.horizon == 4 and state.allowance_j.tolist() == [2.0, np.inf, 0.0] and state.memory == {}
     assert state.queue_j.tolist() == [0, 0, 0]

@@ -173,7 +173,7 @@ def test_a_deep_fade_stays_waited_out_quantize_to_blocks() -> None:
         assert (after.upload_energy_j <= 0.05 * (1 + 2e-9)).all()
 
 
-# ── By hand ──────────────────────────────────────────────────────────────────
+# ── Worked out manually ──────────────────────────────────────────────────────
 
 
 def _even(devices: int, gain: float = 1e-10, bits: float = 1e5) -> Uplink:
@@ -257,7 +257,7 @@ def test_of_devices_that_need_as_many_blocks_the_first_stay() -> None:
 
 
 def test_the_fewest_blocks_by_counting() -> None:
-    """Devices alone: whoever cannot send with all blocks is dropped, the others with the first number that works."""
+    """Devices alone: one that cannot send with all blocks is dropped, others get the first number that works."""
     for seed in range(6):
         case = _case(seed, 12)
         case["payload_bits"] = case["payload_bits"] * 10

@@ -29,7 +29,7 @@ def test_the_dual_is_optimal_and_its_bound_is_one() -> None:
 
 
 def test_algorithm_3_is_not_optimal_when_the_band_is_scarce() -> None:
-    """What the paper's Proposition 2 assumes, exact minimisation in every round, Algorithm 3 does not give."""
+    """What the paper's Proposition 2 assumes, exact minimization in every round, Algorithm 3 does not give."""
     rows = [run(Lyapunov(v=V), case) for case in CASES if case.scarce]
     assert sum(not row.optimal for row in rows) > len(rows) / 4
 

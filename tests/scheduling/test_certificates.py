@@ -201,7 +201,7 @@ def test_dual_finds_the_knapsack_that_fools_the_price() -> None:
 @pytest.mark.parametrize("count", [600, 5000, 60_000])
 @pytest.mark.parametrize("wide", [0.3, 3.0, 30.0])
 def test_dual_leaves_less_than_a_device_with_many(count: int, wide: float) -> None:
-    """Everybody fits, or the critical device is squeezed in, or the unused band is filled by exchanges."""
+    """All devices fit, or the critical device is squeezed in, or the unused band is filled by exchanges."""
     scale_j, exponent, floor, queue_j = random_band(4, count, wide)
     value = stream(4, "many").uniform(0.5, 2.0, count)
     found = Dual(v=1.0).decide(state_of(queue_j), seen_by(link_of(scale_j, exponent, floor), value))

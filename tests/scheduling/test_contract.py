@@ -1,6 +1,6 @@
 """What every scheduler promises, tried on all of `SCHEDULERS`.
 
-Your own scheduler joins in one line, before this file is collected (a `conftest.py` beside it will do):
+Your own scheduler joins in one line, before this file is collected (a `conftest.py` next to it will do):
 
     kfl.scheduling.SCHEDULERS["mine"] = Mine
 

@@ -1,6 +1,6 @@
 """What every cost curve promises, tried on the paper's model and on whole devices.
 
-The whole devices are held against `tests/reference/whole_device.py`, which minimises over the split of the time
+The whole devices are held against `tests/reference/whole_device.py`, which minimizes over the split of the time
 in 40 digits and shares no code with the library. `python -m studies.solvers curve` does the same on many more.
 """
 
@@ -153,7 +153,7 @@ def test_extremes_are_numbers_without_a_warning(kind: str) -> None:
     scale = 10 ** np.linspace(-4, 4, 30)
     for gain, payload in ((1.0, scale), (scale, 1.0), (1e-2, scale), (1e4, scale)):
         extreme = replace(link, gain=link.gain * gain, payload_bits=link.payload_bits * payload)
-        extreme = extreme.take(np.isfinite(extreme.power_floor()))  # nobody asks what others cost
+        extreme = extreme.take(np.isfinite(extreme.power_floor()))  # costs of others are not requested
         curve, count = extreme.curve, len(extreme.gain)
         assert count >= 10
         zero = np.zeros(count)

@@ -205,7 +205,8 @@ def test_devices_that_cannot_send_leave_the_band_to_the_others() -> None:
 
 
 def test_the_bound_lies_below_by_some_units_in_the_last_place_of_what_it_is_made_of() -> None:
-    """Everybody who is heard fits and joules are nearly as dear as data: Σ (V γ D + q E_L) is 7.92, the objective 0.08.
+    """All devices that are heard fit and joules are nearly as dear as data: Σ (V γ D + q E_L) is 7.92, the objective
+    0.08.
 
     A device that is not heard is no part of it, whatever its data.
     """
@@ -227,7 +228,7 @@ def test_the_bound_lies_below_by_some_units_in_the_last_place_of_what_it_is_made
 
 
 def test_the_band_is_shared_by_the_queues_and_a_small_price() -> None:
-    """ε, or what costs a thousandth of the least device's data at most; 1 where nobody's joules have a price."""
+    """ε, or what costs a thousandth of the least device's data at most; 1 where no device's joules have a price."""
     link = Uplink(1e5, NOISE, np.array([1e-9, 1e-10, 1e-11, 1e-11]), np.full(4, 5e4), np.full(4, 0.5), np.full(4, 0.2))
     seen = _four(uplink=link, samples=np.array([100.0, 200.0, 300.0, 400.0]), round=3)
     most = 1e-3 * 0.01 * 100 / (4 * 0.5 * 0.2)

@@ -321,7 +321,7 @@ def test_a_queue_that_makes_a_device_dearer_than_any_number_is_decided_without_a
 
 
 def test_sizes_at_the_end_of_what_a_file_may_hold_are_decided_without_a_warning():
-    """An upload and a clock of which no price of the band can be reckoned: nobody is worth it."""
+    """An upload and a clock of which no price of the band can be reckoned: no device is worth it."""
     vast = {"gain": 1.0, "payload_bits": 1e45, "compute_time_s": 1.0, "compute_energy_j": 1.0, "deadline_s": 1e45}
     slow = {"cpu_hz": 1.0, "min_cpu_hz": 1e-45}
     one = schedule(problem({**vast, **slow}, bandwidth_hz=1e45, rounds=5), Lyapunov()).rounds[0]

@@ -45,7 +45,7 @@ def test_cells(load: str, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_devices_of_every_kind(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Power limits, fixed and free clocks, circuits, nothing to send, nobody there, hard budgets, joules for free."""
+    """Power limits, fixed and free clocks, circuits, nothing to send, no device there, hard budgets, free joules."""
     draw = stream(seed, "large")
     found = random_devices(draw, LARGE)
     constants = {field.name: np.broadcast_to(getattr(found, field.name), LARGE) for field in fields(found)}

@@ -45,7 +45,7 @@ def test_what_a_device_is_owed_says_how_often_it_took_part() -> None:
     began = LeastEnergy(0.3).init(crowded.budget_j, 30).memory["owed"]
     owed = last.scheduler.memory["owed"]
     np.testing.assert_allclose(last.participation_count, began + 0.3 * 30 - owed, atol=1e-9)
-    assert owed.max() > 1  # or nobody was behind, and this showed little
+    assert owed.max() > 1  # or no device was behind, and this showed little
 
 
 @pytest.mark.parametrize(("cell", "bits"), [("paper-mnist", MODEL), ("nb-iot", KNOWLEDGE), ("small-cell", MODEL)])

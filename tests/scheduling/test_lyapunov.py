@@ -145,7 +145,7 @@ def test_all_samples_of_a_device_count() -> None:
 
 
 def test_a_whole_models_estimate_overflows_and_the_order_still_is_right() -> None:
-    """FedAvg's 17.6 Mbit, K = 200 on the paper's band: e^(b K) is beyond floating point for everybody."""
+    """FedAvg's 17.6 Mbit, K = 200 on the paper's band: e^(b K) is beyond floating point for all devices."""
     seen = paper_round(200, seed=0)
     seen = replace(seen, uplink=replace(seen.uplink, payload_bits=np.full(200, 17.6e6)))
     queue = np.random.default_rng(0).exponential(0.1, 200)
@@ -167,7 +167,7 @@ def test_a_whole_models_estimate_overflows_and_the_order_still_is_right() -> Non
 
 
 def test_nobody_is_better_than_a_loss() -> None:
-    for queue in (1.0, 0.0):  # with V = 0 data is worth nothing: a loss, and a tie with nobody
+    for queue in (1.0, 0.0):  # with V = 0 data is worth nothing: a loss, and a tie with the empty set
         decision = Lyapunov(v=0.0).decide(state(np.full(4, queue)), observe())
         assert not decision.chosen.any() and decision.objective == 0
 
@@ -400,7 +400,7 @@ def test_the_printed_rule_is_not_for_whole_devices() -> None:
 
 
 def test_devices_stand_in_line_by_what_they_cost_less_what_they_are_worth() -> None:
-    """Δ = −V γ D + q (E_L + E_U(1/K)), by hand; the unreachable are not in line."""
+    """Δ = −V γ D + q (E_L + E_U(1/K)), worked out by hand; the unreachable are not in line."""
     rng = np.random.default_rng(4)
     seen = observe(
         samples=rng.uniform(50, 150, 4),
@@ -435,13 +435,13 @@ def test_ties_go_to_the_smaller_floor_and_then_to_the_first() -> None:
 
 
 def test_a_device_that_is_all_but_inaudible_stays_out_quietly() -> None:
-    """Its energy is beyond floating point and its queue is empty: 0 · ∞ is nobody's concern."""
+    """Its energy is beyond floating point and its queue is empty: 0 · ∞ is no device's concern."""
     seen = observe(gain=np.array([1e-9, 1e-10, 1e-11, 1e-320]))
     assert Lyapunov(v=0.01).decide(state(np.zeros(4)), seen).chosen.tolist() == [True, True, True, False]
 
 
 def test_the_status_of_a_round() -> None:
-    """Nobody is there; nobody who is has charge; nobody is worth it; some who are there cannot."""
+    """No device is online; none of those online has charge; no device is worth it; some who are there cannot."""
     idle, dear = state(np.zeros(4)), state(np.full(4, 1e3))
     scheduler = Lyapunov(v=0.01)
     away = observe(available=np.zeros(4, bool))

@@ -161,9 +161,9 @@ MISSING = [
         "payload_bits of device 'b' is missing: bits to upload in a round; "
         "give it for the device, or at the top for all.",
     ),
-    (of(device(flops=1)), f"cpu_hz of device 'a' is missing: give it beside flops, {PLACE}"),
-    (of(device(), device(id="b", cpu_hz=1)), f"flops of device 'b' is missing: give it beside cpu_hz, {PLACE}"),
-    (of(cpu_hz=1), f"flops of device 'a' is missing: give it beside cpu_hz, {PLACE}"),
+    (of(device(flops=1)), f"cpu_hz of device 'a' is missing: give it together with flops, {PLACE}"),
+    (of(device(), device(id="b", cpu_hz=1)), f"flops of device 'b' is missing: give it together with cpu_hz, {PLACE}"),
+    (of(cpu_hz=1), f"flops of device 'a' is missing: give it together with cpu_hz, {PLACE}"),
     (
         of(device(), device(id="b", compute_time_s=1)),
         "Device 'b' has compute_time_s but no compute_energy_j; give both (0 is allowed).",
@@ -418,7 +418,7 @@ def test_csv_of_one_round_and_of_several():
 
 
 def test_json_is_laid_out_for_people():
-    """Objects in lists, and names in lists, a line each; numbers beside each other; nothing of NaN."""
+    """Objects in lists, and names in lists, a line each; numbers next to each other; nothing of NaN."""
     value = {"top": {"a": [1, 2]}, "names": ["x", "y"], "inside": {"rows": [{"k": 1}], "n": 2}, "none": {}, "no": []}
     assert json_text(value) == (
         '{\n  "top": {"a": [1, 2]},\n  "names": [\n    "x",\n    "y"\n  ],\n  "inside": {\n    "rows": [\n'

@@ -64,7 +64,7 @@ HEAD = "id,gain,payload_bits\n"
 BAD_CSV = {
     "# only = comments\n# and a word\n".replace("only", "seed"): "This CSV has no header line; it begins, for example, "
     "with: id,gain,payload_bits.",
-    f"{HEAD}a,1,1\n ,1,1\n": "id in row 2 below the header is empty: a text or a whole number.",
+    f"{HEAD}a,1,1\n ,1,1\n": "id in row 2 below the header is empty: a text or an integer.",
     f"# seed = 1\n\n{HEAD}a,1,1\nb,1\n": "Line 5 of the CSV has 2 values, but the header has 3.",
     f"{HEAD}a,1,1,\n": "Line 2 of the CSV has 4 values, but the header has 3.",
     f'# seed = 1\n{HEAD}a,1,1\n"b"c,1,1\n': "Line 4 of the CSV cannot be read: ',' expected after '\"'.",
@@ -85,9 +85,9 @@ BAD_CSV = {
     "# round = 3\nid,round,gain,payload_bits\na,2,1,1\n": "round is 3 at the top, but the first round in the column is "
     "2.",
     "id,round,gain,payload_bits\na,0,1,1\nb,,1,1\n": "round of device 'b', row 2 below the header, is '', but must be "
-    "a whole number, 0 or more.",
+    "an integer, 0 or more.",
     "id,round,gain,payload_bits\na,0,1,1\na,1,1,1\na,-1,1,1\n": "round of device 'a', row 3 below the header, is -1.0, "
-    "but must be a whole number, 0 or more.",
+    "but must be an integer, 0 or more.",
     "id,round,gain,payload_bits\na,7,1,1\na,8,1,1\na,11,1,1\na,20,1,1\n": "The column round jumps from 8 to 11; rounds "
     "must follow each other.",
     "id,round,gain,payload_bits\na,7,1,1\nb,7,1,1\na,8,1,1\nb,8,1,1\nb,8,1,1\n": "Two rows have the id 'b' in round 8.",
@@ -166,10 +166,10 @@ BAD_JSON = {
     "such as id and gain.",
     '{"devices": [[1, 2, 3, 4, 5]]}': "device number 1 is a list of 5, but must be an object with fields such as id "
     "and gain.",
-    '{"devices": [{"id": "a"}, {"gain": 1}]}': "id of device number 2 is missing: a text or a whole number.",
+    '{"devices": [{"id": "a"}, {"gain": 1}]}': "id of device number 2 is missing: a text or an integer.",
     '{"devices": [{"name": "a"}]}': "'name' of device number 1 is not a field of a problem; did you mean id?",
-    '{"devices": [{"id": " "}]}': "id of device number 1 is ' ', but must be a text or a whole number.",
-    '{"devices": [{"id": true}]}': "id of device number 1 is True, but must be a text or a whole number.",
+    '{"devices": [{"id": " "}]}': "id of device number 1 is ' ', but must be a text or an integer.",
+    '{"devices": [{"id": true}]}': "id of device number 1 is True, but must be a text or an integer.",
     '{"devices": [{"id": "a"}, {"id": "b", "gan": 1}]}': "'gan' of device 'b' is not a field of a problem; did you "
     "mean gain?",
     '{"seed": 1, "seed": 1, "devices": []}': "'seed' is given twice.",
@@ -309,8 +309,8 @@ def test_the_last_value_that_works_is_taken_and_the_next_refused(field):
 @pytest.mark.parametrize(
     ("top", "sentence"),
     [
-        ({"seed": 1.5}, "seed is 1.5, but must be a whole number, 0 or more."),
-        ({"seed": 10**400}, "seed is inf, but must be a whole number, 0 or more."),
+        ({"seed": 1.5}, "seed is 1.5, but must be an integer, 0 or more."),
+        ({"seed": 10**400}, "seed is inf, but must be an integer, 0 or more."),
         ({"bandwidth_hz": 1e46}, "bandwidth_hz is 1e+46, but must be 0, or of a size between 1e-45 and 1e+45."),
         ({"bandwidth_hz": 10**46}, f"bandwidth_hz is {10**46}, but must be 0, or of a size between 1e-45 and 1e+45."),
         ({"hard_budget": 1}, "hard_budget is 1, but must be true or false."),

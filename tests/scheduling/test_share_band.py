@@ -90,7 +90,7 @@ def test_without_a_radio_only_energy_and_presence_count():
 
 
 def test_a_hard_budget_is_a_least_share_and_a_soft_one_is_none():
-    """The share from which on the upload costs what is left beside the base; with it, exactly that is spent."""
+    """The share from which on the upload costs what is left next to the base; with it, exactly that is spent."""
     soft = observe(2, battery_j=np.array([0.02, 0.0]))
     assert (share_floor(soft) == soft.power_floor).all()
     base = soft.base_energy_j

@@ -149,7 +149,7 @@ def test_a_value_below_every_upload_breaks_even_nowhere() -> None:
     np.testing.assert_allclose(just, EXPONENT / 1e-6, rtol=1e-6)
     free, _ = CURVE.break_even(ZERO, np.full(3, -np.inf))
     np.testing.assert_array_equal(free, ZERO)
-    UploadCurve.silent(3).break_even(ZERO, ZERO)  # nobody asks, but nobody is warned
+    UploadCurve.silent(3).break_even(ZERO, ZERO)  # not requested, and no warning
 
 
 def test_parts_and_batches() -> None:

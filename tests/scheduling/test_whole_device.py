@@ -298,7 +298,7 @@ def test_values_below_the_cheapest_upload_break_even_nowhere() -> None:
 
 
 def test_free_joules_and_free_band() -> None:
-    """At a price without bounds nobody wants anything; at none everything."""
+    """At a price without bounds no device wants anything; at none everything."""
     curve = DeviceCurve.of(**LIMITED | {"min_power_w": 0.0, "circuit_power_w": np.array([0.0, 0.5, 2.0])})
     np.testing.assert_array_equal(curve.share_at_price(0.0, np.full(3, -np.inf)), np.zeros(3))
     np.testing.assert_array_equal(curve.share_at_price(-np.inf, np.zeros(3)), np.full(3, np.inf))
@@ -324,7 +324,7 @@ def test_ends_of_the_break_even_and_shares_below_the_least() -> None:
     share, log_price = bare.break_even(np.full(3, -np.inf), zero)
     assert (share == np.inf).all() and (log_price == -np.inf).all()
     assert not bare.break_even(np.full(3, np.inf), zero)[0].any()
-    bare.break_even(np.full(3, -np.inf), np.full(3, -np.inf))  # nobody asks, but nobody is warned
+    bare.break_even(np.full(3, -np.inf), np.full(3, -np.inf))  # not requested, and no warning
     # Below the least share, where no power is enough, the curve goes on with all the time left.
     below = np.array([1e-3, 1e-2, 0.02])
     np.testing.assert_allclose(bare.energy_j(below), printed.energy_j(below), rtol=1e-12)
@@ -386,7 +386,7 @@ def test_circuits_that_outweigh_the_clock_by_far_leave_the_time_its_digits() -> 
 
 
 def test_fleets_of_many_pieces_and_batches_are_what_their_devices_are() -> None:
-    """Beyond 8192 devices in pieces; a batch, a column of prices, and one number for everybody."""
+    """Beyond 8192 devices in pieces; a batch, a column of prices, and one number for all devices."""
     devices = some_devices(3)
     one, count = curve_of(devices), len(devices)
     repeats = 2 * 8192 // count + 2

@@ -1,4 +1,4 @@
-"""`kfl schedule` and the simulator decide alike: one accounting of a round, whoever plays it."""
+"""`kfl schedule` and the simulator decide alike: one accounting of a round for both."""
 
 from dataclasses import replace
 

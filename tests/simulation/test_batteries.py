@@ -1,4 +1,4 @@
-"""Runs of devices that live on batteries: no joule is lost or made, nobody spends what it has not got."""
+"""Runs of devices that live on batteries: no joule is lost or made, no device spends what it has not got."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_runs_without_batteries_write_nothing_of_them(tmp_path):
 
 @pytest.mark.parametrize("kind", [Lyapunov, Dual])
 def test_devices_take_part_down_to_about_half_a_battery_in_every_round(kind):
-    """The threshold by hand: −V γ D + q E < 0 with V γ D = (C / 2) Ē D / D̄; uploads cost next to nothing here."""
+    """The threshold: −V γ D + q E < 0 with V γ D = (C / 2) Ē D / D̄; uploads cost next to nothing here."""
     radio = replace(CELL, reference_gain_db=-30.0, bandwidth_hz=1e6, battery_capacity_j=4.0)
     experiment = replace(SMALL, rounds=24, radio=radio, scheduler=kind(), split="dirichlet")
     fleet, states, logs = play(experiment)

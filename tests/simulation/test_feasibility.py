@@ -35,7 +35,7 @@ def test_everybody_can_in_an_easy_cell(caplog):
 
 
 def test_who_can_never_take_part_never_does_and_the_others_do(caplog):
-    """In a band that only near devices can use, with one device at a time so that nobody is crowded out."""
+    """In a band that only near devices can use, with one device at a time so that no device is crowded out."""
     thin = replace(CELL, bandwidth_hz=1.5e3, max_power_dbm=-30.0)
     found, fleet = look(replace(SMALL, radio=thin, rounds=20))
     never = set(found.never["out_of_reach"])

@@ -1,4 +1,4 @@
-"""A small version of the published results: KFL learns, and on colour images it leaves training alone behind.
+"""A small version of the published results: KFL learns, and on color images it leaves training alone behind.
 
 The full runs (100 devices, 200 rounds, seeds 0 to 4) are made by `python -m reproduction figures`;
 docs/results/figures.md has them.

@@ -118,7 +118,7 @@ def test_models_with_running_statistics_can_be_averaged_on_every_engine(algorith
 
 @pytest.mark.parametrize("stacked", [False, True], ids=["cpu", "stacked"])
 def test_running_statistics_are_averaged_as_weights_are(stacked):
-    """One round of federated averaging by hand."""
+    """One round of federated averaging, step by step."""
     by_name = {"model": "tests.reference.own_modules:with_batch_norm", "widths": (12,)}
     algorithm = kfl.FedAvg(local_steps=2, batch_size=16)
     experiment = replace(SMALL, rounds=1, split="dirichlet", algorithm=algorithm, **by_name)

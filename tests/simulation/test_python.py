@@ -25,7 +25,7 @@ OWN = kfl.Experiment(devices=3, rounds=2, radio=None)
 
 
 class Net(nn.Module):
-    """A network of one's own, built without arguments."""
+    """A custom network, built without arguments."""
 
     def __init__(self, features: int = 5) -> None:
         super().__init__()
@@ -67,8 +67,8 @@ def test_values_are_taken_as_people_have_them(tmp_path):
         (lambda: kfl.Experiment(lr=0.1), "algorithm=kfl.Kfl(learning_rate=…)"),
         (lambda: kfl.Experiment(bandwidth=1e6), "radio=kfl.CellConfig(bandwidth_hz=…)"),
         (lambda: kfl.Experiment(seeds=(0, 1)), "kfl.run_many("),
-        (lambda: kfl.Experiment(seed=[0, 1]), "a whole number"),
-        (lambda: kfl.Experiment(devices="10"), "a whole number"),
+        (lambda: kfl.Experiment(seed=[0, 1]), "an integer"),
+        (lambda: kfl.Experiment(devices="10"), "an integer"),
         (lambda: kfl.Experiment(split="shard"), "did you mean shards?"),
         (lambda: kfl.Experiment(dataset=(X, Y)), "kfl.run(experiment, dataset=…)"),
         (lambda: kfl.Experiment(model=Net()), "kfl.run(experiment, models=…)"),
@@ -149,7 +149,7 @@ def test_progress_is_shown_to_those_who_look(capsys, monkeypatch, tmp_path):
     kfl.run(quiet, dataset=(X, Y), progress=True)
     kfl.run_many([quiet], tmp_path / "shown", dataset=(X, Y), progress=True)
     out, err = capsys.readouterr()
-    assert out == "" and "kfl: round 1/1  accuracy" in err and "[1/1] kfl-seed0-" in err
+    assert out == "" and "kfl: round 1/1  accuracy" in err and "[1/1] kfl · seed 0: " in err
     ours, theirs = pty.openpty()
     with os.fdopen(theirs, "w") as terminal:
         monkeypatch.setattr(sys, "stderr", terminal)

@@ -1,4 +1,4 @@
-"""`studies/recompute_run.py`, as a stranger runs it: every account of a run folder follows from the folder alone."""
+"""`studies/recompute_run.py`, as a third party runs it: every account of a run folder follows from the folder alone."""
 
 import json
 import runpy

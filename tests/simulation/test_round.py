@@ -31,7 +31,7 @@ EXPERIMENT = kfl.Experiment(devices=4, rounds=7, widths=(8,), scheduler=kfl.Unif
 
 
 class Scripted(SimulatedFleet):
-    """Devices that reply what they are told to; whom they were asked to test is kept."""
+    """Devices that give scripted replies; whom they were asked to test is kept."""
 
     def __init__(self, experiment=EXPERIMENT, **replies):
         super().__init__(build_world(experiment, dataset=data()))

@@ -310,7 +310,7 @@ def test_who_has_no_share_loses_no_upload():
 
 
 def test_a_cell_reckons_in_floats_whatever_numbers_it_is_given():
-    """Work beyond every integer, a clock and an upload in whole numbers."""
+    """Work beyond every integer, a clock and an upload in integers."""
     cell = Cell.build(replace(WHOLE, cpu_frequencies_hz=(10**9,), min_cpu_hz=10**8), 2, 0)
     link = cell.link_state(0, 10**20, 20480)
     assert cell.hardware.cpu_hz.dtype == link.uplink.payload_bits.dtype == np.float64

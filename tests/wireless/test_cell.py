@@ -95,7 +95,7 @@ def test_downlink_time_comes_off_the_deadline() -> None:
 )
 @settings(max_examples=100)
 def test_the_broadcast_is_never_longer_than_reserved(error, margin_db, power_dbm, seed) -> None:
-    """At the planned rate: who can decode it by the true gain hears it, and nobody else."""
+    """At the planned rate: who can decode it by the true gain hears it, and no other device."""
     config = CellConfig(channel_error=error, channel_margin_db=margin_db, downlink_power_dbm=power_dbm)
     cell = Cell.build(config, 8, seed)
     link = cell.link_state(seed % 7, WORK, KNOWLEDGE, broadcast_bits=KNOWLEDGE)

@@ -31,7 +31,7 @@ def test_no_fading_has_no_fading_options() -> None:
     ("changes", "sentence"),
     [
         ({"bandwidth_hz": -1.0}, "bandwidth_hz is -1.0, but must be a positive number of hertz, from 1e-12 to 1e+12."),
-        ({"radius_m": INF}, "radius_m is inf, but must be a positive number of metres, from 1e-12 to 1e+12."),
+        ({"radius_m": INF}, "radius_m is inf, but must be a positive number of meters, from 1e-12 to 1e+12."),
         (
             {"deadline_s": 1e13},
             "deadline_s is 10000000000000.0, but must be a positive number of seconds, from 1e-12 to 1e+12.",

@@ -153,7 +153,7 @@ def test_devices_walk_straight_at_their_speed() -> None:
     places = walks(Waypoint(min_speed_m_per_s=2.0, max_speed_m_per_s=5.0), 200, 100, radius_m=2000.0)
     steps = np.diff(places, axis=0)
     speed = np.hypot(steps[..., 0], steps[..., 1])
-    assert speed.max() <= 5.0 + 1e-9, "nobody is faster, corners only make steps shorter"
+    assert speed.max() <= 5.0 + 1e-9, "no device is faster, corners only make steps shorter"
     straight = np.abs(speed[1:] - speed[:-1]) < 1e-9
     assert straight.mean() > 0.98
     assert speed[1:][straight].min() >= 2.0 - 1e-9

@@ -18,7 +18,7 @@ generate = runpy.run_path(str(DOCS / "generated.py"))["on_page_markdown"]
 
 @pytest.mark.parametrize("name", sorted(PRESETS))
 def test_every_figure_has_its_source(name: str) -> None:
-    """Words of its own, or the name of a field beside it that has them."""
+    """Words of its own, or the name of a field next to it that has them."""
     figures = PRESET_SOURCES[name].figures
     own, default = PRESETS[name], CellConfig()
     changed = {f.name for f in dataclasses.fields(own) if getattr(own, f.name) != getattr(default, f.name)}

@@ -128,7 +128,7 @@ START = "time_s,device,watts\n0,*,1\n"
         (START + "5,0\n", {}, "it has 2 columns, but 3 are needed."),
         (START + "soon,0,1\n", {}, "time_s is 'soon', but must be a number of seconds, 0 or more."),
         (START + "-3,0,1\n", {}, "time_s is '-3', but must be a number of seconds, 0 or more."),
-        ("round,device,watts\n0,*,1\n1.5,*,1\n", {}, "round is '1.5', but must be a whole number of rounds, 0 or"),
+        ("round,device,watts\n0,*,1\n1.5,*,1\n", {}, "round is '1.5', but must be an integer of rounds, 0 or"),
         ("time_s,device,watts\n0,0,1\n0,1,1\n5,2,1\n", {}, "has no value of device 2 at time 0"),
         ("time_s,device,watts\n0,0,1\n0,1,1\n5,*,1\n", {}, "has no value of device 2 at time 0"),
         (START + "50,1,1\n", {"max_gap_s": 20.0}, "has no row of device 1 between 0 s and 50 s: a longer gap than"),

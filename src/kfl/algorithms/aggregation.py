@@ -7,7 +7,7 @@ class, which weigh row by row, or nothing, so that all devices weigh the same.
 result. A server that needs Σ_k w_k x_k and Σ_k w_k alone need not see what a single device sent: a fleet can add them
 under masks. That holds for every algorithm whose `aggregate` is the default and whose rule is the mean.
 
-**Robust rules.** A mean follows whoever shouts loudest: one report, scaled far enough, moves it anywhere. The three
+**Robust rules.** A mean follows the largest report: one report, scaled far enough, moves it anywhere. The three
 rules here bound what a minority of the reports of one round can do. A rule sees all arrays that one number weighs as
 one vector, the whole update of a model, and arrays that counts weigh row by row. For class c let x_1 … x_n be the
 means reported by the n devices that hold it.
@@ -15,7 +15,7 @@ means reported by the n devices that hold it.
 - `clip` (Sun, Kairouz, Suresh, McMahan: Can You Really Backdoor Federated Learning?, 2019; around the last aggregate
   as in Karimireddy, He, Jaggi: Learning from History for Byzantine Robust Optimization, ICML 2021):
   Ω_c = m + Σ w_k (x_k − m) min(1, r/‖x_k − m‖) / Σ w_k. The center m is the last knowledge of the class, or the
-  coordinate median of the reports where there is none. Nobody has to choose the radius r: it is the median of the
+  coordinate median of the reports where there is none. There is no radius to choose r: it is the median of the
   distances ‖x_k − m‖, and at most ‖m‖ where m is known knowledge, so that even a round in which the poisoned are
   a majority cannot move knowledge by more than its own length. While fewer than half of the reports are poisoned,
   ‖Ω_c − m‖ is at most the largest distance of an honest report. A whole update is measured from the server's model,

@@ -12,7 +12,7 @@ server's *current* w, so an unchosen device's predictions change from round to r
 
 Where we decide: all three use the momentum of the other algorithms, fresh in every round; α has a learning rate
 of its own and moves in every local step as printed (the authors' code moves it once per round, and adds a pull
-of 0.02 α towards 0 that their paper does not have); w is weighted by D_k. All models start from one common draw.
+of 0.02 α toward 0 that their paper does not have); w is weighted by D_k. All models start from one common draw.
 Its start and rate were the best of the eight pairs tried on CIFAR-10 that move α, on a seed that is not reported,
 and level with the best that does not.
 """
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Apfl(WeightAveraging):
-    """APFL: a personal model, mixed with the global one by a weight that is learnt.
+    """APFL: a personal model, mixed with the global one by a weight that is learned.
 
     >>> import kfl
     >>> history = kfl.run(kfl.Experiment(devices=10, rounds=1, widths=(8,), algorithm=kfl.Apfl(mixing=0.75)))

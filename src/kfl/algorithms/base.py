@@ -16,7 +16,7 @@ Work is charged by one rule for all. As printed, a round costs a device the forw
 operations, whatever else the algorithm does. With `real_work` it costs everything the algorithm computes on a device:
 forward passes, backward passes (twice the forward pass of a layer that is trained, once that of a layer that gradients
 only pass through), further models, passes over proxy samples and those that read features or logits. Evaluation,
-compression, noise and the server's work are charged to nobody.
+compression, noise and the server's work are not charged.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Algorithm(Fields, ABC):
     tested_at_once: ClassVar[int] = 100
     """Devices whose states are in memory together when a simulated fleet is tested."""
     main_parameter: ClassVar[tuple[str, tuple[float, ...]] | None] = None
-    """The field that `kfl compare --search` tries beside the learning rate, and its values; None for none."""
+    """The field that `kfl compare --search` tries next to the learning rate, and its values; None for none."""
 
     local_steps: int = 5
     """Passes over the local data in a round, τ. A pass is one full-batch step unless batch_size is set."""

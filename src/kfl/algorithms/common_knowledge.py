@@ -1,13 +1,13 @@
 """Common knowledge: class means of one fixed encoder, reported once; every device then classifies in closed form.
 
 In KFL each device has its own network, so a class mean of one says little to another. Here all devices look at their
-samples through the same encoder that nobody trains (`kfl.encoders`). Means then add up: a device sends, once,
+samples through the same fixed encoder (`kfl.encoders`). Means then add up: a device sends, once,
 
     counts n_kc,   class means μ_kc at 4 bits a number,   its covariance as 32 vectors of signs
 
 and the server sums what arrives to class means M, a covariance Σ within classes, and a covariance B between devices
 (`kfl.algorithms.gaussian`). From those every device makes its own classifier, without a gradient: it mixes in its own
-covariance, shrinks its own means towards the common ones as far as devices agree, and weighs the result against a
+covariance, shrinks its own means toward the common ones as far as devices agree, and weighs the result against a
 kernel regression on its own samples alone by what each says of samples left out. With plenty of data it so keeps its
 own, with little it gets the common one.
 

@@ -2,7 +2,7 @@
 
 Li, Hu, Beirami, Smith: Ditto: Fair and Robust Federated Learning Through Personalization, ICML 2021, Algorithm 1.
 
-A chosen device receives w^t, takes τ steps from it on F_k and uploads that, as in federated averaging; beside it, it
+A chosen device receives w^t, takes τ steps from it on F_k and uploads that, as in federated averaging; next to it, it
 takes τ steps of its personal model v_k on F_k(v) + λ/2 ‖v − w^t‖². It predicts with v_k.
 
 Where we decide: both take the same number of steps; v_k begins at the common start.

@@ -12,9 +12,9 @@ Where we decide: both terms are the same loss in the authors' algorithm, a cross
 compared: the target is the softmax of the mean logits. HtFLlib (github.com/TsingZ0/HtFLlib) did the same until November
 2025; since then it takes the raw logits for probabilities, and as these may be negative, its loss has no lower bound.
 The authors give each device the mean of the *others*. Here, as in HtFLlib, all get the mean of those that reported: it
-is one message for all, and it is defined for a device that did not report last. A label that nobody reports keeps its
-logits, and one that nobody ever reported has no such loss. Logits are read after the local steps, where the authors
-average over the steps. FAug, the data augmentation of the same paper, is left out.
+is one message for all, and it is defined for a device that did not report last. A label that no device reports keeps
+its logits, and one that no device ever reported has no such loss. Logits are read after the local steps, where the
+authors average over the steps. FAug, the data augmentation of the same paper, is left out.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ weights of a device's network, in `FedGH.py` and `FedGH_mh.py` alike, so that th
 as it was drawn. `head="as-released"` is that: uploads are sent and charged, and nothing is learned from them. The
 default is the algorithm of the paper, as HtFLlib (github.com/TsingZ0/HtFLlib) has it too.
 
-Where we decide: as in the authors' code, nobody receives a head before the server has heard from a device, and a device
+Where we decide: as in the authors' code, devices receive no head before the server has heard from one, and a device
 predicts with the model that it had after its last round, its own head included (HtFLlib puts the current head in). The
 server's first head is a draw of its own, as theirs is. It takes the prototypes one by one in an order drawn anew in
 each round (theirs follows the draw of the devices), with their learning rate, 0.01, without momentum, weight decay or
@@ -99,7 +99,7 @@ class FedGh(TrainingServer):
         return {**head, **empty_knowledge(engine.classes, engine.features)}
 
     def broadcast(self, server: State) -> Message:
-        """The head, and whether anybody has reported yet."""
+        """The head, and whether any device has reported yet."""
         return {**part_of(server, "head."), TRAINED: server["known"].any()}
 
     def start(self, message: Message, state: State) -> State:

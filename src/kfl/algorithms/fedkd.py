@@ -108,7 +108,7 @@ class FedKd(QuantizedUploads, RobustRules):
 
         if self.bits_per_value == FULL_PRECISION_BITS:
             return logits
-        draw = torch.Generator().manual_seed(key.torch_seed("quantisation", device))
+        draw = torch.Generator().manual_seed(key.torch_seed("quantization", device))
         return quantize_rows(logits, torch.ones(len(logits), dtype=torch.bool), self.bits_per_value, draw)
 
     def upload_format(self, server: State) -> UploadFormat:

@@ -1,4 +1,4 @@
-"""FedMRL: a small model, the same for all, beside each device's own; their features are fused on the device.
+"""FedMRL: a small model, the same for all, next to each device's own; their features are fused on the device.
 
 Yi, Yu, Ren, Wang, Liu, Li: Federated Model Heterogeneous Matryoshka Representation Learning, NeurIPS 2024,
 arXiv:2406.00488.
@@ -6,7 +6,7 @@ arXiv:2406.00488.
 A device's own network has d features, and any architecture. The small model has d₁ ≤ d. On a device both bodies'
 features are put side by side and brought to d numbers by a linear layer of the device's own, its projector. All d go to
 the own head and the first d₁ to the small model's, like a smaller doll in a larger one. A chosen device receives the
-small model, minimises the sum of both heads' cross-entropies over all weights at once, and uploads the small model; the
+small model, minimizes the sum of both heads' cross-entropies over all weights at once, and uploads the small model; the
 server averages by samples. A device predicts with its own head, from the fused feature.
 
 The authors' code (github.com/LipingYi/FedMRL) gives both losses the weight 1 and starts all projectors from one draw. A
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FedMrl(WeightAveraging):
-    """FedMRL: a small shared model beside each device's own, their features fused by a projector that stays.
+    """FedMRL: a small shared model next to each device's own, their features fused by a projector that stays.
 
     >>> import kfl
     >>> history = kfl.run(kfl.Experiment(devices=10, rounds=1, widths=(8, 12), algorithm=kfl.FedMrl(small_width=8)))
@@ -63,7 +63,7 @@ class FedMrl(WeightAveraging):
     small_width: int = 32
     """Units of the small model's hidden layer, which decides most of its size."""
     small_loss_weight: float = 1.0
-    """Weight of the small head's cross-entropy beside that of a device's own head."""
+    """Weight of the small head's cross-entropy next to that of a device's own head."""
     largest_gradient: float | None = None
     """Norm to which a step's gradient is scaled down, 50 in the authors' code; none for no limit."""
 
@@ -78,7 +78,7 @@ class FedMrl(WeightAveraging):
         require(limit is None or 0 < limit < float("inf"), "largest_gradient", limit, "a number above 0, or none")
 
     def device_models(self, models: FleetModels) -> FleetModels:
-        """Each device's own network with the small one beside it."""
+        """Each device's own network with the small one next to it."""
         from kfl.algorithms.small_network import with_small
 
         return with_small(models, self._small(models.features))
@@ -114,7 +114,7 @@ class FedMrl(WeightAveraging):
         return training_flops(self.local_steps, profile) + 3.0 * self.local_steps * profile.samples * small_head
 
     def _small(self, features: int) -> SmallNetwork:
-        """The small model beside networks with so many features."""
+        """The small model next to networks with so many features."""
         from kfl.algorithms.small_network import SmallNetwork
 
         return SmallNetwork(min(self.small_features, features), self.small_width)

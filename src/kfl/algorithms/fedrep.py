@@ -14,7 +14,7 @@ over the data with the body frozen, then 5 with the head frozen, on CIFAR-10 wit
 Where we decide: the body takes `local_steps`, τ, as all weights do in the other algorithms, and the head as many on
 top; `head_steps` and `body_steps` change either. A pass is a full-batch step, as everywhere here. Bodies are weighted
 by D_k, as their code does; with equal D_k, as in their paper, this is the plain mean. Their code trains the heads of
-all devices once more after the last round; here nobody trains after the last round. All models start from one common
+all devices once more after the last round; here no device trains after the last round. All models start from one common
 draw.
 """
 

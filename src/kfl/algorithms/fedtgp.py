@@ -12,7 +12,7 @@ margin. In the code the margin is the largest distance between the mean prototyp
 class, at most `margin_limit`. So prototypes come as far apart as the best separated class of the devices' own.
 
 Where we decide: in the authors' experiments every device takes part in every round. With a part of them, the margin
-follows from the classes that were reported, and the generator is trained on these alone; a class that nobody ever
+follows from the classes that were reported, and the generator is trained on these alone; a class that no device ever
 reported has no prototype, although the generator has an output for it. Devices predict with their own model, as in
 kfl and fedproto, where the authors take the class of the nearest global prototype. Their code trains the server with
 the devices' learning rate and batch size, 0.01 and 10 in their script: here the server has its own. Distances are

@@ -9,7 +9,7 @@ classes, with d features, C the scatter of the devices' class means around M_c (
 its degrees of freedom and R the correlation within classes with weight w, halves R₁ and R₂ of it from different
 sketches:
 
-    Σ₀ = (d I + (w/2) R₁) / (d + w/2) = L Lᵀ          shrunk towards the identity, the prior of a whitened encoder
+    Σ₀ = (d I + (w/2) R₁) / (d + w/2) = L Lᵀ          shrunk toward the identity, the prior of a whitened encoder
     L⁻¹ C L⁻ᵀ / dof = V diag(λ) Vᵀ                    directions in which devices differ: from one half of the sketches
     σ_j = v_jᵀ L⁻¹ R₂ L⁻ᵀ v_j                         size of Σ along them: from the other half
     B   = Σ_j (λ_j − σ_j) (dof/den) (L v_j)(L v_j)ᵀ   over λ_j/σ_j > (1 + √(d/dof))², the edge of noise
@@ -18,7 +18,7 @@ sketches:
 Without the split in halves, noise in the sketches looks like a difference between devices. The scatter of means as an
 estimate of Σ is FedCOF's (Goswami et al. 2025).
 
-**A device** (`personal`) mixes its own covariance in and shrinks its own class means towards the common ones:
+**A device** (`personal`) mixes its own covariance in and shrinks its own class means toward the common ones:
 
     Σ_k = (1 − p) Σ + p S_k,   G_c = B (B + Σ_k/n_c)⁻¹,   m̂_c = M_c + G_c (μ_kc − M_c),   Σ̂ = Σ_k + mean_c (I − G_c) B
 
@@ -76,7 +76,7 @@ class Common:
     """What the server knows. Class means are in the features' own units, Σ and B in those of `scale`."""
 
     means: Tensor
-    """M_c, (classes, d); zero where nobody has sent any."""
+    """M_c, (classes, d); zero where no device has sent any."""
     counts: Tensor
     """N_c, (classes,)."""
     scale: Tensor

@@ -1,4 +1,4 @@
-"""A device's own classifier without anybody else: ridge regression on a Gaussian kernel of all encoder numbers.
+"""A device's own classifier without any other device: ridge regression on a Gaussian kernel of all encoder numbers.
 
 With K_ij = exp(−‖s_i − s_j‖²/(2 w²)), w² the mean squared distance of its samples, targets Y of ones and zeros and a
 ridge λ, predictions are K(x, ·) A with A = (K + λ I)⁻¹ Y. What each sample would be given if it were left out follows

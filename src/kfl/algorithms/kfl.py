@@ -2,11 +2,11 @@
 
 Chen, Yi, Liu, Nallanathan: Knowledge-aided Federated Learning for Energy-limited Wireless Networks.
 
-A device trains its own model on F_k + λ L_k, where L_k pulls the feature of each sample towards the global
+A device trains its own model on F_k + λ L_k, where L_k pulls the feature of each sample toward the global
 knowledge Ω_c of its class, then uploads the mean feature of each of its classes. The server averages those means
 weighted by how many samples stand behind each. Models never leave their device and may all be different.
 
-Where the paper is silent: a class nobody has reported yet has no knowledge loss; a class nobody reports this
+Where the paper is silent: a class no device has reported yet has no knowledge loss; a class no device reports this
 round keeps its last knowledge (`memory`); a class a device does not hold is uploaded with count 0 and ignored.
 
 The paper charges q bits for each of the C · p numbers of Ω, up and down, though a device has means of the classes
@@ -59,7 +59,7 @@ class Kfl(PrototypeMethod):
     knowledge_weight: float = 1 / 32
     """Weight λ of the knowledge loss ½‖h(x) − Ω_c‖². From 0.01 to 0.1 all work; 10 destroys learning."""
     memory: bool = True
-    """Keep the last knowledge of a class that nobody reports in a round."""
+    """Keep the last knowledge of a class that no device reports in a round."""
     bits_per_value: int = BITS_PER_VALUE
     """Bits of one number of knowledge on the air, the paper's q; below 32 the values really are quantized."""
     clip_norm: float | None = None

@@ -14,7 +14,7 @@ round.
 Where we decide: the part is weighted by D_k, as the paper prints (their program takes the plain mean, the same for
 devices with equally many samples). They start from a model that federated averaging has trained; here the shared part
 starts from one common draw and the rest from the device's own, as no model that fits all devices could be had. They
-report, for each user, the best network of all rounds by test accuracy; here it is the last one, as for everybody.
+report, for each user, the best network of all rounds by test accuracy; here it is the last one, as for all devices.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Part = Literal["head", "stem"]
 
 @dataclass(frozen=True)
 class LgFedAvg(WeightAveraging):
-    """LG-FedAvg: one head for all under which everybody has a body of its own, or one stem under personal layers.
+    """LG-FedAvg: one head for all under which every device has a body of its own, or one stem under personal layers.
 
     >>> import kfl
     >>> history = kfl.run(kfl.Experiment(devices=10, rounds=1, widths=(8, 16), algorithm=kfl.LgFedAvg()))

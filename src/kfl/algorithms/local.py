@@ -8,7 +8,7 @@ target would, and it carries what others know. Two ablations keep the pull and t
 
 - `SelfKnowledge`: a device's targets are its own class means of its previous round. No pull in its first round.
 - `FixedKnowledge`: the targets are drawn once, from the run's seed, the same for all devices: random points, or the
-  corners of a regular simplex. Everybody agrees where each class belongs, and nobody has told anyone anything.
+  corners of a regular simplex. Every device agrees where each class belongs, and no device has told anyone anything.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kfl.models import State
 
 OWN = "own/"
-"""Prefix of what a device remembers beside its model."""
+"""Prefix of what a device remembers next to its model."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class SelfKnowledge(Algorithm):
     def local_update(
         self, message: Message, devices: Sequence[int], states: Sequence[State], engine: Engine, key: RoundKey
     ) -> tuple[list[State], list[Upload]]:
-        """τ steps on F + λL towards the device's own last class means, then its class means anew."""
+        """τ steps on F + λL toward the device's own last class means, then its class means anew."""
         import torch
 
         from kfl.engine import FeatureTargets, Supervised
@@ -139,7 +139,7 @@ class FixedKnowledge(Algorithm):
     def local_update(
         self, message: Message, devices: Sequence[int], states: Sequence[State], engine: Engine, key: RoundKey
     ) -> tuple[list[State], list[Upload]]:
-        """τ steps on F + λL towards the fixed targets."""
+        """τ steps on F + λL toward the fixed targets."""
         from kfl.engine import Supervised
 
         if not devices:
@@ -150,5 +150,5 @@ class FixedKnowledge(Algorithm):
 
 
 def _model(state: State) -> State:
-    """A device's model without what it remembers beside it."""
+    """A device's model without what it remembers next to it."""
     return {name: value for name, value in state.items() if not name.startswith(OWN)}

@@ -4,7 +4,7 @@ Nothing is sent. A twin of `common-knowledge` has the same encoder, the same sam
 
     kernel    ridge regression on a Gaussian kernel; width and ridge as in `kfl.algorithms.kernel_expert`
     ridge     ridge regression on the numbers, standardized by the device's own mean and spread
-    lda       Gaussian classes with one covariance, shrunk towards its diagonal
+    lda       Gaussian classes with one covariance, shrunk toward its diagonal
 
 What is chosen (the ridge, the shrinkage) is chosen by samples left out, without looking at tests. As devices classify
 among the classes they hold, and tests are of these, nothing is known here that the shared methods do not know.
@@ -146,7 +146,7 @@ def _ridge(z: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _lda(z: Tensor, targets: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
-    """Gaussian classes with a common covariance, shrunk towards its diagonal; how far by samples left out."""
+    """Gaussian classes with a common covariance, shrunk toward its diagonal; how far by samples left out."""
     import torch
 
     counts = targets.sum(0)

@@ -29,7 +29,7 @@ the same samples, so replacing one sample changes, a little, the feature of ever
 guarantee for the averaging alone; `epsilon_with_training` allows the body to change in any way (every class mean
 anywhere in the ball of radius S) and is what holds without conditions. It is usually too large to mean anything; a
 useful unconditional guarantee would need local training that is itself private, which kfl does not have.
-Quantisation, aggregation and broadcasting come after the noise and cost nothing. In a simulation the noise comes from
+Quantization, aggregation and broadcasting come after the noise and cost nothing. In a simulation the noise comes from
 the run's seed; a real device draws it from its system's own source, so that its server cannot subtract it.
 """
 

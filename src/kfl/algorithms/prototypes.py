@@ -69,7 +69,7 @@ class PrototypeMethod(Algorithm):
 
         if self.upload_bits == FULL_PRECISION_BITS:
             return vectors
-        draw = torch.Generator().manual_seed(key.torch_seed("quantisation", device))
+        draw = torch.Generator().manual_seed(key.torch_seed("quantization", device))
         return quantize_rows(vectors, held, self.upload_bits, draw)
 
     @property

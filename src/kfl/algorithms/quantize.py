@@ -39,7 +39,7 @@ class Quantized:
     """A message as it is sent: codes and their range."""
 
     codes: Tensor
-    """Whole numbers from 0 to 2^bits − 1, in the shape of the values."""
+    """Integers from 0 to 2^bits − 1, in the shape of the values."""
     low: float
     high: float
     bits: int

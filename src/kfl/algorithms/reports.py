@@ -109,7 +109,7 @@ def sketch_signs(away: Tensor, number: int, seed: int, devices: Sequence[int]) -
 
 
 def pack_codes(codes: Tensor, bits: int) -> Tensor:
-    """Pack rows of whole numbers below 2^bits into bytes.
+    """Pack rows of integers below 2^bits into bytes.
 
     >>> pack_codes(torch.tensor([[1, 0, 1, 1]]), bits=1).tolist()
     [[13]]

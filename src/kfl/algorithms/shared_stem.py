@@ -1,4 +1,5 @@
-"""A shared stem: the first layers, which all networks have alike, are learnt together; everything above stays personal.
+"""A shared stem: the first layers, which all networks have alike, are learned together; everything above stays
+personal.
 
 Networks of different widths often begin with the same layers: in the paper's CNN both convolutions, 2,872 values.
 LG-FedAvg (Liang et al. 2020) averages such layers. Here they are averaged from *updates of few bits* with error
@@ -236,7 +237,7 @@ class SharedStem(Algorithm):
         return after, uploads
 
     def _knowledge(self, devices: Sequence[int], trained: Sequence[State], engine: Engine) -> list[dict[str, Tensor]]:
-        """What devices upload beside the stem: with KFL's pull, the mean feature of each class."""
+        """What devices upload next to the stem: with KFL's pull, the mean feature of each class."""
         if self.pull != "knowledge":
             return [{} for _ in devices]
         return [{"means": own.means, "counts": own.counts} for own in engine.class_statistics(devices, trained).cpu()]

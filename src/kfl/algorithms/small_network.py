@@ -1,11 +1,11 @@
-"""A small network, the same on every device, beside a device's own: one feature vector is made of both.
+"""A small network, the same on every device, next to a device's own: one feature vector is made of both.
 
     own body   → d numbers  ┐
                             ├ projector, linear: d₁ + d → d   → own head
     small body → d₁ numbers ┘                          └ its first d₁ numbers → small head
 
 This is the device of FedMRL (Yi et al. 2024). The result is a body and a head again: `body.own`, `body.small` and
-`body.projector` make the feature, `head.own` predicts, and `head.small` is there for whoever trains it.
+`body.projector` make the feature, `head.own` predicts, and `head.small` is there for methods that train it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CONVOLVED = 16
 class SmallNetwork:
     """A small network for any kind of sample: the paper's CNN, narrow, for color images; else a narrow MLP.
 
-    That is the kind of network that `--model auto` gives to devices, so that nobody gets convolutions by the back door.
+    That is the kind of network that `--model auto` gives to devices, so that no device gets convolutions unasked.
     Series get an MLP too.
 
     >>> SmallNetwork(16, 32).parameters((3, 32, 32), 10), SmallNetwork(16, 32).parameters((1, 28, 28), 10)
@@ -99,10 +99,10 @@ class TwoHeads(nn.Module):
 def beside(
     build: Callable[[], nn.Module], small: SmallNetwork, features: int, input_shape: tuple[int, ...], classes: int
 ) -> SplitModel:
-    """A small network beside the one that `build` makes, whose feature vectors have so many numbers.
+    """A small network next to the one that `build` makes, whose feature vectors have so many numbers.
 
     Both are drawn from the random state as it is now: the own network starts as it would alone, and the small one and
-    the projector do not depend on what they stand beside.
+    the projector do not depend on what they stand next to.
     """
     now = torch.get_rng_state()
     added = small.build(input_shape, classes)
@@ -113,7 +113,7 @@ def beside(
 
 
 def with_small(models: FleetModels, small: SmallNetwork) -> FleetModels:
-    """A fleet in which a small network stands beside each device's own; weights that were given are kept.
+    """A fleet in which a small network stands next to each device's own; weights that were given are kept.
 
     >>> from kfl.models import fleet_from_name
     >>> fleet = with_small(fleet_from_name("mlp", (8,), 2, (6,), 4, seed=0), SmallNetwork(features=3, width=5))
@@ -140,7 +140,7 @@ def with_small(models: FleetModels, small: SmallNetwork) -> FleetModels:
 
 
 def _renamed(start: State) -> State:
-    """Weights of a network under the names that they have beside a small one; those of neither part are left out."""
+    """Weights of a network under the names that they have next to a small one; those of neither part are left out."""
     found = {}
     for name, value in start.items():
         part, _, rest = name.partition(".")

@@ -1,6 +1,6 @@
 """What devices send: the arrays an algorithm declares, their size on the air, and uploads that are something else.
 
-A radio link or a stranger's device can deliver anything. `Algorithm.upload_format` declares the arrays of an upload;
+A radio link or an untrusted device can deliver anything. `Algorithm.upload_format` declares the arrays of an upload;
 everything a server averages is checked against that first. An upload that fails is refused with a code, and the round
 goes on with the rest. The scheduler plans with the size that the formats declare (`wire_size`); what a run reports is
 counted from the arrays that devices send (`sent_bits`).

@@ -1,4 +1,4 @@
-"""`kfl compare`: anything side by side on the same seeds, after the same search and beside twins where asked."""
+"""`kfl compare`: anything side by side on the same seeds, after the same search and with twins where requested."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import tyro
 from kfl._version import __version__
 from kfl.algorithms import Local
 from kfl.cli.compare_entries import asked_entries, listed, own_fields
+from kfl.cli.flags import flags_of
 from kfl.cli.options import (
     AlgorithmName,
     ConfigFile,
@@ -31,7 +32,6 @@ from kfl.cli.options import (
     RadioName,
     RayAddress,
     SchedulerName,
-    flags_of,
     names_of,
     numbers,
     parse,
@@ -60,21 +60,24 @@ if TYPE_CHECKING:
     from kfl.comparison import Comparison
 
 PROG = "kfl compare"
-DESCRIPTION = f"""Compare anything on the same seeds: one table with paired intervals, one plot, raw results in JSON.
+DESCRIPTION = f"""Compare algorithms, schedulers or option values on the same seeds: one table with paired
+intervals, one plot, raw results in JSON.
 
-  kfl compare --algorithms kfl,local,my_module:MyClass             algorithms, your own among them
-  kfl compare --schedulers lyapunov,uniform,my_module:MyScheduler  schedulers, with one algorithm
-  kfl compare --algorithms kfl,local --schedulers dual,uniform     all four
-  kfl compare --scheduler lyapunov --vary scheduler.v=0.01,0.1     two settings of one thing
-  kfl compare --entry "cheap: --scheduler lyapunov --scheduler.v 0.01" --entry "all: --scheduler all"
-                                                                   options of kfl run, with a label
-  kfl compare --twins --algorithms kfl,shared-stem                 does uploading help? beside twins that upload nothing
-  kfl compare --search --algorithms kfl,local                      the same search for each first, on other seeds
-  kfl compare --from FOLDER --x joules                             show an earlier one again
-
-Every other option of kfl run applies to all alike; a field that only some algorithms or schedulers have applies to
-those. Asked again, a comparison runs only what is missing: more seeds, another algorithm. Without any of the options
-above, KFL is compared with the three that share nothing; with --twins alone, {len(UPLOADING)} methods with twins."""
+Every other option of kfl run applies to all entries; a field that only some algorithms or schedulers have applies to
+those. Repeated, a comparison runs only what is missing. Without entries, KFL is compared with the three methods that
+share nothing; with --twins alone, {len(UPLOADING)} methods with zero-upload baselines."""
+MOST_USED = (
+    *("algorithms", "schedulers", "vary", "twins", "search"),
+    *("seeds", "dataset", "devices", "rounds", "equal-models"),
+)
+EXAMPLES = """kfl compare --algorithms kfl,fedavg,local --equal-models 256 --seeds 0..4
+kfl compare --algorithms kfl,local,my_module:MyClass             your own algorithm
+kfl compare --schedulers lyapunov,uniform,my_module:MyScheduler  schedulers, with one algorithm
+kfl compare --scheduler lyapunov --vary scheduler.v=0.01,0.1     two values of one option
+kfl compare --entry "cheap: --scheduler.v 0.01" --entry "all: --scheduler all"
+kfl compare --twins --algorithms kfl,shared-stem                 does uploading help?
+kfl compare --search --algorithms kfl,local                      an equal search first, on other seeds
+kfl compare --from FOLDER --x joules                             an earlier comparison again"""
 
 
 SHOWN_AGAIN = {"from", "algorithms", "schedulers", "seeds", "reference", "x", "out", "quiet"}
@@ -214,6 +217,8 @@ def parse_compare(arguments: Sequence[str]) -> tuple[CompareArgs, Experiment, di
         PROG,
         DESCRIPTION,
         CompareArgs(shown, **names_of(start, shown), algorithm_name=str(start.to_table()["algorithm"]["name"])),
+        examples=EXAMPLES,
+        most_used=MOST_USED,
     )
     base = replace(with_radio_asked(options.experiment, start, words), algorithm=start.algorithm)
     if options.equal_models is not None:
@@ -444,6 +449,6 @@ def _renamed(arguments: Sequence[str], names: Mapping[str, str]) -> list[str]:
 
 
 def _rewritten(name: str, words: Sequence[str]) -> int:
-    if not {"-h", "--help"} & set(words):
+    if not {"-h", "--help", "--help-all"} & set(words):
         tell(f"kfl {name} is now: {shlex.join(['kfl', 'compare', *words])}", file=sys.stderr)
     return main(words)

@@ -1,4 +1,4 @@
-"""What `kfl compare` compares: lists of algorithms and schedulers, varied fields and labelled options, as entries.
+"""What `kfl compare` compares: lists of algorithms and schedulers, varied fields and labeled options, as entries.
 
 Everything becomes a table of fields by label, which is put on the experiment that all entries share. A field of an
 algorithm or a scheduler that only other entries have is left out.
@@ -56,7 +56,7 @@ def asked_entries(
         algorithms: names with commas between.
         schedulers: names with commas between.
         vary: fields with their values, `FIELD=VALUE,VALUE`.
-        entry: labelled options, `LABEL: FLAGS`.
+        entry: labeled options, `LABEL: FLAGS`.
         file: TOML file with a table of options for each label.
         settings: TOML file with hyper-parameters for each algorithm or label.
         twins: whether rows are compared with twins: then everything but the algorithm makes a condition.
@@ -98,7 +98,7 @@ def asked_entries(
 
 
 def _fitting(fields: Mapping[str, Any], table: Table, every: Sequence[Table], base: Experiment) -> Table:
-    """The fields that an entry's algorithm and scheduler have, or that nobody's have, to be answered with what is."""
+    """The fields that an entry's algorithm and scheduler have, or that none has (refused with those that exist)."""
     return {
         name: value
         for name, value in fields.items()

@@ -18,14 +18,13 @@ import tyro
 
 import kfl.cli.main as command_line
 from kfl._version import __version__
+from kfl.cli.flags import Flag, flags_of
 from kfl.cli.options import (
     ALGORITHM_NAMES,
     MODELS,
     RADIO_NAMES,
     SCHEDULER_NAMES,
-    Flag,
     OptionsListed,
-    flags_of,
     list_options,
     parse,
 )

@@ -23,6 +23,11 @@ else:
     """The datasets that can be fetched, so that help names them and the parser knows them."""
 
 
+SHOW = "Show how a dataset is split over devices."
+SHOW_EXAMPLES = """kfl data show --dataset mnist-5k --devices 20 --classes-per-device 3
+kfl data show --dataset readings.csv,y=activity --split natural --plot split.png"""
+
+
 @dataclass(frozen=True)
 class ShowOptions:
     """What `kfl data show` takes."""
@@ -61,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
 def show(arguments: Sequence[str]) -> int:
     """Print the split, and draw it if asked to."""
     default = ShowOptions(DataSettings(devices=usual_devices(arguments, DataSettings())))
-    options = parse(ShowOptions, arguments, "kfl data show", "Show how a dataset is split over devices.", default)
+    options = parse(ShowOptions, arguments, "kfl data show", SHOW, default, examples=SHOW_EXAMPLES)
     from kfl.cli.split_table import data_line, split_table
     from kfl.data import load_dataset
 
@@ -84,7 +89,7 @@ def show(arguments: Sequence[str]) -> int:
 def fetch(arguments: Sequence[str]) -> int:
     """Download with a progress bar on a terminal, silently elsewhere."""
     about = "Download a dataset from its public source, verify it, and put it where kfl finds it."
-    options = parse(DownloadOptions, arguments, "kfl data download", about)
+    options = parse(DownloadOptions, arguments, "kfl data download", about, examples="kfl data download cifar10")
     from rich.progress import Progress
 
     from kfl.data import download

@@ -1,13 +1,16 @@
 """`kfl demo`: seven ways to learn in one cell that is short of energy and of band, side by side.
 
-The cell and the settings of each method are a preset of `kfl.comparison`, and what the runs show is told by
+The cell and the settings of each method are a preset of `kfl.comparison`, and what the runs show comes from
 `kfl.comparison.demo_account`; here is what the demo prints of them.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shlex
 import shutil
+import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -49,16 +52,16 @@ TEXTS = {
 }
 """What each method does, in a few words."""
 
-DESCRIPTION = f"""A first run: seven ways to learn in one cell that is short of energy and of band, in a minute.
+DESCRIPTION = f"""Compare seven methods in one cell that is short of energy and of band, in about a minute.
 
-  kfl demo                     one seed: table, plot, what it shows and what it does not
-  kfl demo --seeds 0..4        five seeds, with intervals
-  kfl demo --radio nb-iot      the same devices behind a radio that must connect first: another verdict
-  kfl demo --battery-j 2       a larger battery for every device
-
-Common knowledge, FedAvg, KFL, a shared stem, training alone, and twins that upload nothing have the same devices, data,
+Common knowledge, FedAvg, KFL, a shared stem, training alone, and two zero-upload baselines have the same devices, data,
 batteries, band, deadline and scheduler. Finished runs are not repeated.
-Radios: {SENSORS_NAME}, {", ".join(PRESETS)}."""
+
+Cells: {SENSORS_NAME}, {", ".join(PRESETS)}."""
+EXAMPLES = """kfl demo                     one seed: table, plot, findings
+kfl demo --seeds 0..4        five seeds, with intervals
+kfl demo --radio nb-iot      a radio that must connect before it sends
+kfl demo --battery-j 2       a larger battery for every device"""
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,8 @@ class DemoArgs:
     """Folder to write; runs already finished in it are not repeated. Default: runs/demo."""
     workers: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")] = None
     """Runs in parallel, each a process with one thread. Default: one per core."""
+    no_open: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Do not open the runs as a page, as a terminal on a desktop does."""
 
     def setting(self) -> Experiment:
         """Devices, data and cell that these options describe."""
@@ -109,7 +114,7 @@ def main(arguments: Sequence[str]) -> int:
     """Parse, run what is not finished, show."""
     if (earlier := peek(arguments, "from")) is not None:
         raise KflError(f"kfl demo --from is now kfl compare --from {shlex.quote(earlier)}.")
-    options = parse(DemoArgs, arguments, "kfl demo", DESCRIPTION)
+    options = parse(DemoArgs, arguments, "kfl demo", DESCRIPTION, examples=EXAMPLES)
     setting, folder = options.setting(), options.folder()
     entries, seeds = demo(setting), whole_numbers(options.seeds, "seeds")
     for entry in entries.values():
@@ -125,6 +130,8 @@ def main(arguments: Sequence[str]) -> int:
         write_atomic(folder / PAGE, page(records, options).encode())
         write_settings(setting, folder)
         tell("", *next_commands(folder))
+        if not options.no_open and has_browser():
+            open_page(folder)
     if problem is not None:
         raise problem
     return 0
@@ -159,10 +166,8 @@ def show(records: Sequence[Record]) -> None:
 
     width = min(shutil.get_terminal_size((WIDE, 24)).columns, WIDE)
     print_table(columns(records), "", ())
-    told = [
-        part for sentence in (*account(records), not_equal(records)) for part in ("", *textwrap.wrap(sentence, width))
-    ]
-    tell(*plot(*lines_of(records), min(width, PLOT_WIDTH)), *told)
+    sentences = [part for sentence in account(records) for part in ("", *textwrap.wrap(sentence, width))]
+    tell(*plot(*lines_of(records), min(width, PLOT_WIDTH)), *sentences)
 
 
 def page(records: Sequence[Record], options: DemoArgs) -> str:
@@ -193,7 +198,7 @@ def introduction(setting: Experiment, radio: str) -> list[str]:
         f"{setting.devices} devices, each with {setting.samples_per_device} images of {setting.classes_per_device} "
         f"digits and the same small network. Cell {radio}: a battery of {battery} for each device, "
         f"{quantity(cell.bandwidth_hz, 'Hz')} of band for all, {setting.rounds} rounds of at most "
-        f"{quantity(cell.deadline_s, 's')}. Computing and sending drain the battery, and nobody can overdraw it. "
+        f"{quantity(cell.deadline_s, 's')}. Computing and sending drain the battery, and no device can overdraw it. "
         f"Who takes part in a round, the same scheduler ({setting.scheduler.name}) decides for all:"
     )
     return [*textwrap.wrap(said, 80), "", *(f"  {name:<{width}}  {TEXTS[name]}" for name in DEMO)]
@@ -234,13 +239,44 @@ def lines_of(records: Sequence[Record]) -> tuple[list[PlotLine], str, str]:
     return lines, f"{unit} {label}".replace("energy ", ""), "accuracy, %"
 
 
+def activation() -> list[str]:
+    """Return the command that puts kfl on the path, where it is in an environment that is not active."""
+    scripts = Path(sys.executable).parent  # not resolved: a virtual environment links to its Python
+    found = shutil.which("kfl")
+    if sys.prefix == sys.base_prefix or (found is not None and Path(found).parent == scripts):
+        return []
+    script = scripts / "activate"
+    shown = script.relative_to(Path.cwd()) if script.is_relative_to(Path.cwd()) else script
+    return [f"source {shlex.quote(str(shown))}"] if script.exists() else []
+
+
+def has_browser() -> bool:
+    """Return whether a person at a desktop sees the output."""
+    desktop = sys.platform in ("darwin", "win32") or any(name in os.environ for name in ("DISPLAY", "WAYLAND_DISPLAY"))
+    return desktop and sys.stdout.isatty()
+
+
+def open_page(folder: Path) -> None:
+    """Write the page of the runs and open it in the web browser, if there is one."""
+    import webbrowser
+
+    from kfl.report import build_report
+
+    page = build_report([folder])
+    with contextlib.suppress(webbrowser.Error):
+        if webbrowser.open(page.resolve().as_uri()):
+            tell("", f"{page} is open in the browser (--no-open: not).")
+
+
 def next_commands(folder: Path) -> list[str]:
     """What to type next."""
     runs, cell = (shlex.quote(str(path)) for path in (folder, folder / SETTING_FILE))
     return [
         "Next:",
+        *(f"  {line}" for line in activation()),
         f"  kfl report {runs} --open",
-        "      these runs as a page: who took part, where the joules went",
+        "      these runs as a page: participation, energy breakdown; what was not equal is in "
+        f"{shlex.quote(str(folder / PAGE))}",
         f"  kfl compare --config {cell} --search --seeds 0..2 \\",
         "      --algorithms fedproto,shared-stem,local",
         "      another method in this cell, all after the same search (minutes); my_module:MyAlgorithm is one of yours",

@@ -15,7 +15,7 @@ from kfl.core.terminal import tell
 
 DESCRIPTION = """Write the trained models of chosen devices as safetensors, each with a JSON that says what it is.
 
-The weights are those the device predicts with at the end of the run. load.py beside them loads one in a line."""
+The weights are those the device predicts with at the end of the run. load.py next to them loads one in a line."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,9 @@ class ExportOptions:
 
 def main(arguments: Sequence[str]) -> int:
     """Parse, write, say how to load."""
-    options = parse(ExportOptions, arguments, "kfl export", DESCRIPTION)
+    options = parse(
+        ExportOptions, arguments, "kfl export", DESCRIPTION, examples="kfl export runs/first --devices 0..4"
+    )
     from kfl.core.text import percent, quantity
     from kfl.export import FinishedRun, export_models
 

@@ -80,7 +80,7 @@ def _shown(url: str) -> Iterator[None]:
     """Open an address in the web browser; through a private file, since other users can read a program's arguments."""
     import webbrowser
 
-    with TemporaryDirectory(prefix="kfl-") as folder:  # which nobody else may enter
+    with TemporaryDirectory(prefix="kfl-") as folder:  # which only its owner may enter
         page = Path(folder) / "open.html"
         page.write_text(f'<meta http-equiv="refresh" content="0;url={url}">', encoding="utf-8")
         webbrowser.open(page.as_uri())

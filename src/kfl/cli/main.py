@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib.metadata import entry_points
 
 from kfl._version import __version__
@@ -16,28 +16,34 @@ from kfl.core.suggest import nearest
 from kfl.core.terminal import tell, tell_exactly
 
 COMMANDS = {
-    "demo": ("kfl.cli.demo:main", "A first run: seven ways to learn in a cell short of energy and band, side by side."),
-    "run": ("kfl.cli.run:main", "Run an experiment: federated learning on a fleet of simulated devices."),
+    "demo": ("kfl.cli.demo:main", "Compare seven methods in one cell short of energy and band, in about a minute."),
+    "run": ("kfl.cli.run:main", "Run an experiment on a fleet of simulated devices."),
     "compare": (
         "kfl.cli.compare:main",
-        "Compare anything over seeds: one table, one plot; with twins, with a search.",
+        "Compare algorithms, schedulers or options over seeds, with paired intervals.",
     ),
     "export": ("kfl.cli.export:main", "Write the trained models of chosen devices as safetensors."),
     "schedule": (
         "kfl.cli.schedule:main",
-        "Decide who sends, with what share and power, for devices in a file.",
+        "Schedule the devices in a file: who sends, with which share and power.",
     ),
-    "report": ("kfl.cli.report:main", "Make one HTML page of one run, of several compared, or of one that is running."),
+    "report": ("kfl.cli.report:main", "Write one HTML page of a run, of several runs, or of one in progress."),
     "resume": ("kfl.cli.run:resume", "Continue a run that was interrupted."),
-    "doctor": ("kfl.cli.doctor:main", "Check what is installed and where data was found, and say how to fix the rest."),
+    "doctor": ("kfl.cli.doctor:main", "Check the installation and the data, with fixes."),
     "completion": ("kfl.cli.completion:main", "Print a completion script for bash, zsh or fish."),
     "data": ("kfl.cli.data:main", "Show how a dataset is split over devices; download a dataset."),
 }
 """Subcommands: the function `(arguments) -> exit status` that serves each, and one line of help."""
 
+GROUPS = {
+    "Commands": ("demo", "run", "compare", "report", "schedule", "deploy"),
+    "Used rarely": ("resume", "export", "data", "doctor", "completion"),
+}
+"""Titles of `kfl --help` with their commands."""
+
 GROUP = "kfl.commands"
 """Entry points by which installed packages add commands: `deploy = package.module:function`."""
-ADDED = {"deploy": ("kfl-fleet", "fleet", "Run on real devices over Flower: start, watch and try out a fleet.")}
+ADDED = {"deploy": ("kfl-fleet", "fleet", "Run on real devices over Flower: start, watch and rehearse a fleet.")}
 """Commands of packages that belong to kfl: the package, the extra that installs it, and one line of help."""
 
 MEANT = {
@@ -171,22 +177,26 @@ def dispatch(prog: str, commands: Mapping[str, tuple[str, str]], arguments: Sequ
     return 0
 
 
-def _listed(prog: str, commands: Mapping[str, tuple[str, str]]) -> list[str]:
+def _listed(prog: str, commands: Mapping[str, tuple[str, str]], names: Collection[str] | None = None) -> list[str]:
     width = max(map(len, commands))
-    return [f"  {prog} {name:<{width}}  {text}" for name, (_, text) in commands.items()]
+    return [f"  {prog} {name:<{width}}  {commands[name][1]}" for name in names or commands]
 
 
 def usage() -> str:
     """What `kfl --help` prints."""
-    others = {name: ("", line) for name, (_, _, line) in ADDED.items()}
+    known = {**COMMANDS, **{name: ("", line) for name, (_, _, line) in ADDED.items()}, **added_commands()}
+    listed = {name for names in GROUPS.values() for name in names}
     return "\n".join(
         [
             f"kfl {__version__}: federated learning that fits the battery and the band.",
+            *(line for title, names in GROUPS.items() for line in ("", f"{title}:", *_listed("kfl", known, names))),
+            *(
+                ["", "Others:", *_listed("kfl", known, rest)]
+                if (rest := [name for name in known if name not in listed])
+                else []
+            ),
             "",
-            "Commands (each has --help):",
-            *_listed("kfl", {**COMMANDS, **others, **added_commands()}),
-            "",
-            "A first run:  kfl demo",
+            "Help: kfl COMMAND --help. Start with: kfl demo",
         ]
     )
 

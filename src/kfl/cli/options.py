@@ -7,26 +7,25 @@ defaults: flags override them.
 
 from __future__ import annotations
 
-import ast
-import inspect
-import itertools
 import os
 import re
-import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar
 
 import tyro
 
 from kfl.algorithms import ALGORITHMS
+from kfl.cli.flags import Flag, field_docs, flags_of
+from kfl.cli.help import help_of
 from kfl.cli.values import VALUES
 from kfl.core.errors import ConfigError, KflError
 from kfl.core.names import for_file_name
 from kfl.core.suggest import MEANT, nearest
+from kfl.core.terminal import tell_exactly
 from kfl.data import short_name
 from kfl.encoders import AUTO
 from kfl.experiment import DataSettings, Experiment
@@ -140,8 +139,17 @@ class OptionsListed(Exception):  # noqa: N818  # it carries an answer and is not
         self.cls, self.default = cls, default
 
 
-def parse(cls: type[T], arguments: Sequence[str], prog: str, description: str, default: T | None = None) -> T:
-    """Parse the words of a command into a dataclass.
+def parse(
+    cls: type[T],
+    arguments: Sequence[str],
+    prog: str,
+    description: str,
+    default: T | None = None,
+    *,
+    examples: str = "",
+    most_used: Sequence[str] = (),
+) -> T:
+    """Parse the words of a command into a dataclass, or print its help.
 
     Args:
         cls: The dataclass; every field is an option, with the string below it as help.
@@ -149,6 +157,8 @@ def parse(cls: type[T], arguments: Sequence[str], prog: str, description: str, d
         prog: The command, such as `kfl run`.
         description: What its help begins with.
         default: The values of options that are not given; the defaults of the fields if None.
+        examples: Commands that its help ends with, a line each.
+        most_used: The options that --help shows, such as `rounds`; the others are behind --help-all. Empty: all.
 
     Returns:
         An instance of the dataclass.
@@ -159,6 +169,10 @@ def parse(cls: type[T], arguments: Sequence[str], prog: str, description: str, d
     """
     if list_options.get():
         raise OptionsListed(cls, default)
+    if (asked := {"-h", "--help", "--help-all"}.intersection(arguments)) and "--" not in arguments:
+        shown = () if "--help-all" in asked else most_used
+        tell_exactly(help_of(prog, description, flags_of(cls, default), examples, shown, listed=most_used))
+        raise SystemExit(0)
     given: dict[str, Any] = {} if default is None else {"default": default}
     parsed: T
     parsed, unknown = tyro.cli(
@@ -174,68 +188,6 @@ def parse(cls: type[T], arguments: Sequence[str], prog: str, description: str, d
     if unknown:
         raise KflError(_about_unknown(unknown, prog, flags_of(cls, default)))
     return parsed
-
-
-@dataclass(frozen=True)
-class Flag:
-    """An option of a command, or an argument without a dash."""
-
-    name: str
-    """As it is typed, such as --algorithm.learning-rate; in capitals without a dash."""
-    hint: Any
-    """Its type."""
-    metavar: str
-    help: str
-    """The first sentence of its help."""
-    paired: bool = True
-    """Whether a switch can also be turned off."""
-
-    @property
-    def opposite(self) -> str:
-        """The flag that turns a switch off, such as --algorithm.no-memory; empty where there is none."""
-        head, dot, last = self.name.lstrip("-").rpartition(".")
-        return f"--{head}{dot}no-{last}" if self.hint is bool and self.paired else ""
-
-    @property
-    def positional(self) -> bool:
-        """Whether it is an argument without a dash."""
-        return not self.name.startswith("-")
-
-
-def flags_of(cls: type[Any], default: Any = None, prefix: str = "") -> list[Flag]:
-    """The options that the fields of a dataclass are, those of its parts included."""
-    found = []
-    hints, docs = get_type_hints(cls, include_extras=True), field_docs(cls)
-    for field in fields(cls):
-        hint: Any = hints[field.name]
-        notes: list[Any] = []
-        if get_origin(hint) is Annotated:
-            hint, *notes = get_args(hint)
-        named: Any = next((note for note in notes if hasattr(note, "metavar")), None)  # tyro.conf.arg
-        name = field.name if named is None or named.name is None else named.name
-        value = getattr(default, field.name, None if field.default is MISSING else field.default)
-        if is_dataclass(value) or is_dataclass(hint):
-            part = type(value) if is_dataclass(value) else hint
-            found += flags_of(part, value, f"{prefix}{name}." if name else prefix)
-            continue
-        metavar = "" if named is None else named.metavar or ""
-        text = docs.get(field.name, "") if named is None or not named.help else named.help
-        flag = (metavar or name.upper()) if tyro.conf.Positional in notes else f"--{prefix}{name}".replace("_", "-")
-        first = " ".join(text.split()).partition(". ")[0].rstrip(".")
-        found.append(Flag(flag, hint, metavar, first, tyro.conf.FlagCreatePairsOff not in notes))
-    return found
-
-
-def field_docs(cls: type[Any]) -> dict[str, str]:
-    """The strings below the fields of a dataclass and of those it inherits from."""
-    found: dict[str, str] = {}
-    for kind in reversed([kind for kind in cls.__mro__ if is_dataclass(kind)]):
-        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
-        assert isinstance(tree, ast.ClassDef)
-        for node, after in itertools.pairwise(tree.body):
-            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and isinstance(after, ast.Expr):
-                found[node.target.id] = str(ast.literal_eval(after.value))
-    return found
 
 
 def _about_unknown(words: Sequence[str], prog: str, flags: Sequence[Flag]) -> str:
@@ -345,7 +297,7 @@ def names_of(start: Experiment, shown: Experiment) -> dict[str, Any]:
 
 
 def typed(arguments: Sequence[str]) -> set[str]:
-    """The fields whose options are among the words; none beside a config file, whose values they may put back.
+    """The fields whose options are among the words; none where there is a config file, whose values they may put back.
 
     >>> sorted(typed(["--scheduler.count=5", "--no-hard-budget", "--split", "iid"]))
     ['hard_budget', 'scheduler.count', 'split']
@@ -400,7 +352,7 @@ LONGEST_RANGE = 100_000
 
 
 def whole_numbers(text: str, field: str) -> list[int]:
-    """Whole numbers of 0 or more, each once, in the order given.
+    """Integers of 0 or more, each once, in the order given.
 
     >>> whole_numbers("0..4", "seeds"), whole_numbers("0,3,7", "seeds"), whole_numbers("5", "seeds")
     ([0, 1, 2, 3, 4], [0, 3, 7], [5])

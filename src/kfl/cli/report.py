@@ -23,6 +23,9 @@ the cell, the knowledge as it moved, what went wrong, and how to repeat it. The 
 
 With --live the page is served on 127.0.0.1, for this machine only, and updated as rounds finish; nothing can be changed
 through it. The run may not have begun yet, and may be killed and resumed. Ctrl-C closes the page, not the run."""
+EXAMPLES = """kfl report runs/first --open
+kfl report runs/first runs/second --out both.html
+kfl report runs/first --live --open      while it runs"""
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class ReportArgs:
 
 def main(arguments: Sequence[str]) -> int:
     """Parse, then write the page or serve it."""
-    options = parse(ReportArgs, arguments, "kfl report", DESCRIPTION)
+    options = parse(ReportArgs, arguments, "kfl report", DESCRIPTION, examples=EXAMPLES)
     if not options.runs:
         raise ConfigError("RUN", "not given", "one run folder or more")
     if options.live:

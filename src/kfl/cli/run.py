@@ -47,9 +47,14 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """Run an experiment: federated learning on a fleet of simulated devices.
 
-Without options, fifty devices with different networks learn five thousand real digits by sharing knowledge.
-The options of the chosen algorithm, scheduler and radio are listed below; choose others with --algorithm,
---scheduler or --radio and ask for help again to see theirs."""
+By default, fifty devices with different networks learn five thousand real digits with KFL."""
+MOST_USED = ("algorithm", "dataset", "devices", "rounds", "split", "model", "scheduler", "radio", "seed", "out")
+EXAMPLES = """kfl run --out runs/first                                      then: kfl report runs/first --open
+kfl run --algorithm fedavg --widths 32 --algorithm.learning-rate 0.1
+kfl run --dataset readings.csv,y=activity --split natural     own data with known owners
+kfl run --radio nb-iot --scheduler lyapunov                   devices with batteries in a cell
+kfl run --config runs/first/config.toml --seed 1              an earlier run with another seed
+kfl run --algorithm fedprox --help-all                        the options of FedProx"""
 
 TRACK = tyro.conf.arg(metavar="NAME[,NAME]", help_behavior_hint="")
 """How --track is shown; it may also be given several times."""
@@ -77,7 +82,7 @@ class RunArgs:
     deterministic: bool = False
     """Use only deterministic algorithms on a GPU; slower. A CPU is always deterministic."""
     no_baseline: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """No effect, and said to have none: training alone is no longer run beside; kfl compare --twins does that."""
+    """No effect, and said to have none: training alone no longer runs along with it; kfl compare --twins does that."""
     no_models: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Do not keep the devices' models in the run folder; kfl export needs them."""
     track: Annotated[tuple[str, ...], tyro.conf.UseAppendAction, TRACK] = ()
@@ -90,12 +95,12 @@ def main(arguments: Sequence[str]) -> int:
     start = starting_point(arguments)
     shown = with_radio_fields(start, arguments)
     default = RunArgs(shown, algorithm_name=start.algorithm.name, **names_of(start, shown))
-    options = parse(RunArgs, arguments, "kfl run", DESCRIPTION, default)
+    options = parse(RunArgs, arguments, "kfl run", DESCRIPTION, default, examples=EXAMPLES, most_used=MOST_USED)
     experiment = with_radio_asked(options.experiment, start, arguments)
     experiment = with_devices_of_data(experiment, options.data_dir)
     check_idle([experiment], typed(arguments))
     if options.no_baseline:
-        tell("kfl: --no-baseline has no effect any more: no baseline is run beside.", file=sys.stderr)
+        tell("kfl: --no-baseline has no effect any more: no baseline runs along with it.", file=sys.stderr)
     folder = options.out or new_folder(experiment.algorithm.name, experiment.dataset)
     from kfl.runner import RunOptions  # PyTorch, which help texts do not need
 
@@ -169,7 +174,7 @@ been interrupted. For a finished run, only the summary is shown."""
 
 def resume(arguments: Sequence[str]) -> int:
     """Parse, continue, print."""
-    options = parse(ResumeArgs, arguments, "kfl resume", RESUME)
+    options = parse(ResumeArgs, arguments, "kfl resume", RESUME, examples="kfl resume runs/first")
     from kfl.runfolder import load_experiment
     from kfl.runner import RunOptions
 

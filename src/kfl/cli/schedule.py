@@ -25,16 +25,26 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """Decide who sends, with which share of the band and which power.
 
-Devices are described in a JSON or CSV file: one round, or a measured channel trace of many. Nothing is trained.
-
-A first try:
-  kfl schedule --example > problem.json
-  kfl schedule problem.json
-
-Round after round: --next writes the problem of the next round, with queues and spent energy brought forward;
-put the new gains into it. The options of the chosen scheduler are listed below; choose another with --scheduler
-and ask for help again to see its options. --play serves a page to learn the scheduler on: every number on it comes
-from the library, it is for this machine only, and Ctrl-C ends it."""
+Devices are described in a JSON or CSV file: one round, or a measured channel trace of many. Nothing is trained. --play
+serves a page with sliders instead, for this machine only."""
+MOST_USED = (
+    "scheduler",
+    "json",
+    "save",
+    "next",
+    "bandwidth-hz",
+    "deadline-s",
+    "rounds",
+    "hard-budget",
+    "example",
+    "play",
+)
+COMMAND_EXAMPLES = """kfl schedule --example > problem.json && kfl schedule problem.json
+kfl schedule examples/cell.csv --save result.csv
+kfl schedule problem.json --next next.json      the problem of the next round, with queues and spent energy
+kfl schedule problem.json --scheduler lyapunov --scheduler.v 0.01
+kfl schedule --fields                           every field of a problem file
+kfl schedule --play --open"""
 
 
 def _option(metavar: str) -> Any:
@@ -67,7 +77,7 @@ class ScheduleArgs:
     rounds: Annotated[int | None, _option("N")] = None
     """The horizon that budgets are for, in place of what the file says."""
     hard_budget: Annotated[bool | None, tyro.conf.arg(metavar="yes|no", help_behavior_hint="")] = None
-    """Whether nobody may spend more than its battery holds, in place of what the file says."""
+    """If true, no device may spend more than its battery holds, in place of what the file says."""
     example: Annotated[Literal["json", "csv", "modem"] | None, _option("{json,csv,modem}")] = None
     """Print a problem to start from, and stop; modem: one whose devices have a real modem and a clock to slow."""
     fields: _Flag = False
@@ -86,7 +96,15 @@ def main(arguments: Sequence[str]) -> int:
     schedulers = "\n".join(f"  {name}: {_plain(kind.about())}" for name, kind in SCHEDULERS.items())
     described = f"{DESCRIPTION}\n\nSchedulers:\n{schedulers}"
     default = ScheduleArgs(start, scheduler_name=start.name)
-    options = parse(ScheduleArgs, _spelled_out(arguments), "kfl schedule", described, default)
+    options = parse(
+        ScheduleArgs,
+        _spelled_out(arguments),
+        "kfl schedule",
+        described,
+        default,
+        examples=COMMAND_EXAMPLES,
+        most_used=MOST_USED,
+    )
     if not options.play and (options.port is not None or options.open):
         raise ConfigError("--port" if options.port is not None else "--open", "given", "left out without --play")
     if options.play:

@@ -152,7 +152,7 @@ def _round_sentences(horizon: ScheduleResult, one: ScheduledRound) -> list[str]:
 
 
 def _where(parts_j: Mapping[str, FloatArray] | None, compute_j: FloatArray, upload_j: FloatArray) -> str:
-    """Where the joules went: by part for whole devices."""
+    """Energy breakdown by part, for whole devices."""
     return dominant(compute_j, upload_j) if parts_j is None else by_part(parts_j)
 
 
@@ -249,7 +249,7 @@ def _beside_others(horizon: ScheduleResult) -> list[str]:
 
 
 def _print_totals(console: Console, horizon: ScheduleResult) -> None:
-    """Totals per device: everybody in a small fleet, else those who spent most."""
+    """Totals per device: all in a small fleet, else those who spent most."""
     problem, following = horizon.problem, horizon.following
     energy_j = horizon.compute_energy_j + horizon.upload_energy_j
     shown = np.arange(problem.size)

@@ -33,10 +33,10 @@ def data_line(data: Dataset) -> str:
     scaled = "inputs as they are stored" if data.scale == 1.0 else f"inputs × {data.scale:.4g}"
     if abs(data.scale * 255 - 1) < 1e-12:
         scaled = "bytes scaled to [0, 1]"
-    standardised = "" if data.std is None else ", each channel standardised"
+    standardized = "" if data.std is None else ", each channel standardized"
     return (
         f"{data.name}: {len(data.train_y):,} + {len(data.test_y):,} samples of shape {shape}, "
-        f"{data.classes} classes{devices}; {scaled}{standardised}"
+        f"{data.classes} classes{devices}; {scaled}{standardized}"
     )
 
 
@@ -122,5 +122,5 @@ def _axis(devices: int, columns: int) -> str:
 
 
 def _grouped(counts: IntArray, edges: IntArray) -> NDArray[np.float64]:
-    """Counts of neighbouring devices, added up into one row per edge."""
+    """Counts of neighboring devices, added up into one row per edge."""
     return np.add.reduceat(counts, edges, axis=0).astype(np.float64)

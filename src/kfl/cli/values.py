@@ -57,7 +57,7 @@ def read_switch(word: str) -> bool:
 @VALUES.primitive_rule
 def scalar(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
     """Integers, numbers, words and paths, each with or without `none`."""
-    kind, optional = _without_none(info.type)
+    kind, optional = optional_kind(info.type)
     if get_origin(kind) is Literal:
         reader, metavar = _one_of(get_args(kind)), "|".join(map(str, get_args(kind)))
     elif kind is bool and optional:
@@ -80,7 +80,7 @@ def scalar(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
 @VALUES.primitive_rule
 def several(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
     """Several integers or numbers, with blanks or commas between; each option once."""
-    kind, optional = _without_none(info.type)
+    kind, optional = optional_kind(info.type)
     if get_origin(kind) is not tuple or get_args(kind) not in ((int, ...), (float, ...)):
         return None
     reader: Reader = read_integer if get_args(kind)[0] is int else read_number
@@ -117,8 +117,8 @@ def shown(value: object) -> str:
     return str(value)
 
 
-def _without_none(hint: Any) -> tuple[Any, bool]:
-    """A type without None, and whether it had it."""
+def optional_kind(hint: Any) -> tuple[Any, bool]:
+    """Return a type without None, and whether it had it."""
     if get_origin(hint) in (Union, types.UnionType):
         rest = [kind for kind in get_args(hint) if kind is not type(None)]
         if len(rest) == 1 and len(get_args(hint)) == 2:

@@ -1,6 +1,6 @@
-"""Compare anything: labelled experiments over seeds, none run twice; one table and one plot.
+"""Compare anything: labeled experiments over seeds, none run twice; one table and one plot.
 
-`compare` runs entries, after the same search for each and beside twins where asked, and returns a `Comparison`.
+`compare` runs entries, after the same search for each and with twins where requested, and returns a `Comparison`.
 `ResultStore` holds one line per finished run, found by the digest of its experiment.
 """
 

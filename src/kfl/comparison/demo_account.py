@@ -37,9 +37,13 @@ def rounds_each(row: Row, records: Sequence[Record]) -> float:
 
 
 def account(records: Sequence[Record]) -> list[str]:
-    """What was learnt, what was not, and of how many seeds."""
+    """Return what the runs show, what they do not show, and what to take away with how sure it is."""
     rows = summarise_rows(records, ALONE)
-    return [f"Findings: {learnt(rows, records)}", f"Not shown: {not_learnt(rows, records)}", seeds_of(records)]
+    return [
+        f"Findings: {findings(rows, records)}",
+        f"Not shown: {not_shown(rows, records)}",
+        f"Conclusion: {conclusion(rows, records)} {seeds_of(records)}".replace("  ", " "),
+    ]
 
 
 def not_equal(records: Sequence[Record]) -> str:
@@ -48,7 +52,7 @@ def not_equal(records: Sequence[Record]) -> str:
     return f"Not equal: {' '.join(unequal(rows, records, tuned=demo_tuning(), kind='algorithm'))}"
 
 
-def learnt(rows: Sequence[Row], records: Sequence[Record]) -> str:
+def findings(rows: Sequence[Row], records: Sequence[Record]) -> str:
     """Whether what was uploaded was worth its joules, and what became of whole networks."""
     able = [row for row in rows if row.feasible]
     sending = [row for row in rows if row.bits_up > 0]
@@ -77,7 +81,7 @@ def learnt(rows: Sequence[Row], records: Sequence[Record]) -> str:
     return said + _stopped(rows, ours, records)
 
 
-def not_learnt(rows: Sequence[Row], records: Sequence[Record]) -> str:
+def not_shown(rows: Sequence[Row], records: Sequence[Record]) -> str:
     """What these numbers do not show: that knowledge helps, where its twin does as well; anything beyond this cell."""
     beyond = "how it is in another cell, with other data or other networks."
     named = {row.label: row for row in rows if row.feasible}
@@ -91,14 +95,29 @@ def not_learnt(rows: Sequence[Row], records: Sequence[Record]) -> str:
 
 
 def seeds_of(records: Sequence[Record]) -> str:
-    """How many seeds there are, and what follows from it."""
+    """Return how many seeds there are, and how sure that makes a difference."""
     seeds = sorted({line["seed"] for line in records})
     if len(seeds) == 1:
-        return f"One seed ({seeds[0]}); seeds differ by several points. Five, with intervals: kfl demo --seeds 0..4"
+        return f"One seed ({seeds[0]}), and seeds differ by several points; with intervals: kfl demo --seeds 0..4"
     return (
         f"Seeds {in_short(seeds)}: mean ± standard deviation; differences are paired by seed, with the 95 % interval "
         "of the t-test."
     )
+
+
+def conclusion(rows: Sequence[Row], records: Sequence[Record]) -> str:
+    """Return one sentence to take away; empty where there is nothing to compare."""
+    sending = [row for row in rows if row.bits_up > 0]
+    silent = [row for row in rows if row.feasible and row.bits_up == 0]
+    if not sending or not silent:
+        return ""
+    ours, theirs = _best(sending), _best(silent)
+    verdict = verdict_of(ours.label, theirs.label, records)
+    if verdict.word == "above":
+        size = bit_count(ours.bits_up / records[0]["devices"])
+        return f"in this cell {size} uploaded per device gain {verdict.size} over the best method without uploads."
+    gain = "no measurable accuracy" if verdict.word == "level" else "nothing"
+    return f"in this cell uploads gain {gain} over training with {theirs.label}, which uploads nothing."
 
 
 def verdict_of(name: str, other: str, records: Sequence[Record]) -> Verdict:

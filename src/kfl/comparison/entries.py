@@ -1,4 +1,4 @@
-"""What is compared: labelled experiments, and how they are made from one by tables of fields.
+"""What is compared: labeled experiments, and how they are made from one by tables of fields.
 
 An entry is a label and an experiment. Entries may differ in anything: the algorithm, the scheduler, one of their
 fields, the radio. Runs of one seed share what their experiments have in common, so differences are paired.
@@ -84,7 +84,7 @@ def as_entries(given: Entries) -> list[Entry]:
         if not isinstance(entry, Entry):
             raise ConfigError(f"entries[{key!r}]", value, "an Experiment")
         if not entry.label.strip():
-            raise ConfigError("entries", entry.label, "labelled by a text that is not empty")
+            raise ConfigError("entries", entry.label, "labeled by a text that is not empty")
         found.append(entry)
     names = [(entry.condition, entry.label) for entry in found]
     for name in names:
@@ -101,7 +101,7 @@ def with_seeds(entries: Iterable[Entry], seeds: Sequence[int]) -> list[Run]:
 
 
 def vary(base: Experiment, fields_of: Mapping[str, Sequence[Any]]) -> dict[str, Experiment]:
-    """Return every combination of some values of some fields, labelled by what differs.
+    """Return every combination of some values of some fields, labeled by what differs.
 
     Args:
         base: what all have in common.

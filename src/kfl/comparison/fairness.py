@@ -131,7 +131,7 @@ def _missing(own: Mapping[str, Sequence[Record]], missing: Seeds) -> list[str]:
 
 
 def _tuning(own: Mapping[str, Sequence[Record]], tuned: Mapping[str, str], trials: Mapping[str, int]) -> list[str]:
-    """Tuned methods beside untuned ones, settings of another condition, and searches of different sizes."""
+    """Tuned methods next to untuned ones, settings of another condition, and searches of different sizes."""
     sources = {label: tuned[label] for label in own if label in tuned}
     untuned = [label for label in own if label not in tuned]
     found = []
@@ -206,7 +206,7 @@ def _amounts(rows: Sequence[Row], own: Mapping[str, Sequence[Record]]) -> list[s
 
 
 def kept_out(lines: Sequence[Record], name: str = "kept_out") -> str:
-    """Return what kept devices out of a round, and how many, most first; empty where nobody counted.
+    """Return what kept devices out of a round, and how many, most first; empty where it was not counted.
 
     >>> kept_out([{"kept_out": {"band": 3.0, "energy": 12.5}}])
     '12.5 by energy, 3 by the band'

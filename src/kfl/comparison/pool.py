@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 FAILURE = ".error.txt"
-"""End of the name of a file beside a run folder, with the traceback of a run that failed."""
+"""End of the name of a file next to a run folder, with the traceback of a run that failed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +49,7 @@ class Failure:
 
     sentence: str
     diverged: bool = False
-    """Its training diverged, as it would again; other failures may not repeat."""
+    """Training diverged. Runs are deterministic, so retrying will not help; other failures may not repeat."""
 
 
 Tell = Callable[[Job, bool, Failure | None], None]
@@ -135,7 +135,7 @@ def serve(pipe: Connection, threads: int) -> None:
 
 
 def attempt(job: Job, on_round: Callable[[], None]) -> Failure | None:
-    """Play one run; why it failed, if it did. A failure that is a bug leaves its traceback beside the run folder."""
+    """Play one run; why it failed, if it did. A failure that is a bug leaves its traceback next to the run folder."""
     from kfl.runner import run_with
 
     note = job.path.with_name(f"{job.path.name}{FAILURE}")

@@ -1,4 +1,4 @@
-"""Run labelled experiments over seeds, none twice: after the same search for each, and beside twins, where asked."""
+"""Run labeled experiments over seeds, none twice: after the same search for each, and with twins where requested."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def read(
         seeds: Which of its seeds to read.
         folder: The comparison's folder.
         reference: The label that the others are compared with.
-        twins: Whether twins stand beside each entry.
+        twins: Whether twins stand next to each entry.
         search: The search it was made with; None where there was none.
     """
     asked = Question.of(entries, seeds, None, reference=reference, twins=twins, search=search)
@@ -153,7 +153,7 @@ class Question:
         asked, wanted = as_entries(entries), list(dict.fromkeys(seeds))
         unfit: Mapping[str, str] = {}
         if (not wanted and search is None) or any(type(seed) is not int or seed < 0 for seed in wanted):
-            raise ConfigError("seeds", wanted, "one or more whole numbers of 0 or more")
+            raise ConfigError("seeds", wanted, "one or more integers of 0 or more")
         found = settled([entry.experiment for entry in asked], how or Execution())
         asked = [replace(entry, experiment=one) for entry, one in zip(asked, found, strict=True)]
         for entry in asked:

@@ -49,7 +49,7 @@ class Sweep:
     """What all tasks of one sweep share."""
 
     beacon: str
-    """Name of a file beside the run folders: a node that sees it sees the folders."""
+    """Name of a file next to the run folders: a node that sees it sees the folders."""
     shared: bool
     """Whether to look for the beacon at all."""
     threads: int
@@ -209,7 +209,7 @@ def write_files(path: Path, files: Files) -> None:
     inside = {name.partition("/")[2]: data for name, data in files.items() if name.startswith(f"{path.name}/")}
     beside = {name: data for name, data in files.items() if "/" not in name}
     try:
-        for name, data in beside.items():  # a traceback, beside the run folder
+        for name, data in beside.items():  # a traceback, next to the run folder
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(path.parent / name, data)
         if inside:
@@ -267,7 +267,7 @@ def _gpus(ray: Any, job: Job) -> int:
 
 @contextmanager
 def _beacon(jobs: Sequence[Job]) -> Iterator[str]:
-    """A file beside the run folders while the sweep lasts: a node that sees it sees the folders too."""
+    """A file next to the run folders while the sweep lasts: a node that sees it sees the folders too."""
     folder, name = jobs[0].path.parent, f".{uuid.uuid4().hex[:12]}.part"
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -50,7 +50,7 @@ class Row:
     devices_over_budget: float
     devices_never_chosen: float
     why_nobody: Status | None
-    """Why nobody took part, in rounds in which nobody did; None where there are none."""
+    """Why no device took part, in rounds without participants; None if there are none."""
     condition: str = ""
     reference: str = ""
     """The label of the reference in this condition."""

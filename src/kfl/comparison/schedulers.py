@@ -1,6 +1,6 @@
 """For every entry the scheduler that serves it best, out of one announced set, on seeds that are not reported.
 
-The same scheduler for all is not the same chance for all: one that weighs data alone leaves out whoever has much to
+The same scheduler for all is not the same chance for all: one that weighs data alone leaves out devices with much to
 send. Here every entry tries the same few schedulers in the same cell with the same hard budgets, and keeps the best.
 """
 
@@ -28,7 +28,7 @@ SCHEDULER_SET: Mapping[str, Scheduler] = {
     "least-energy 0.1": LeastEnergy(participation=0.1),
     "least-energy 0.3": LeastEnergy(participation=0.3),
 }
-"""The announced set: who is worth most, devices in turn, few and many, at random, and everybody alike for the least
+"""The announced set: who is worth most, devices in turn, few and many, at random, and every device alike for the least
 energy, rarely, sometimes and often."""
 
 
@@ -52,7 +52,7 @@ def choose_schedulers(
         **execution: How runs are played, as for `compare`.
 
     Raises:
-        ConfigError: Budgets are soft, so that whoever overdraws most would be the best.
+        ConfigError: Budgets are soft, so the scheduler that overdraws most would win.
 
     >>> import kfl
     >>> base = kfl.Experiment(devices=6, rounds=2, widths=(8,), samples_per_device=20)
@@ -67,7 +67,7 @@ def choose_schedulers(
     for entry in asked:
         one = entry.experiment
         if not one.hard_budget and one.radio not in (None, "none", "auto"):
-            right = "true where schedulers are searched: with soft budgets the best is whoever overdraws most"
+            right = "true where schedulers are searched: with soft budgets the scheduler that overdraws most would win"
             raise ConfigError("hard_budget", False, right)
     tried = {
         (entry.condition, entry.label, name): scheduler

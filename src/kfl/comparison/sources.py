@@ -20,7 +20,7 @@ from kfl.runfolder import RunReader, is_run_folder
 from kfl.simulation.world import source_hashes
 
 OUTDATED = "outdated"
-"""Folder, beside the run folders, of those that are moved aside."""
+"""Folder, next to the run folders, of those that are moved aside."""
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class Fingerprints:
         return {**({"sources": sources} if sources else {}), **({} if data is None else {"data": data})}
 
     def changed(self, before: Mapping[str, Any], experiment: Experiment) -> str | None:
-        """What has changed since a run began, in words; None where nothing has, or nobody knows."""
+        """What has changed since a run began, in words; None where nothing has, or where that is unknown."""
         sources = before.get("sources")
         for name, now in source_hashes(experiment).items():
             if isinstance(sources, Mapping) and sources.get(name, now) != now:

@@ -207,7 +207,7 @@ class ResultStore:
         write_json(self.folder / STUDY, plan.to_table())
 
     def read_plan(self) -> Plan | None:
-        """What was asked last; None where nobody says."""
+        """What was asked last; None where unknown."""
         if (self.folder / STUDY).exists():
             return read_plan(self.folder / STUDY)
         return _read_old_plan(self.folder / OLD_STUDY)
@@ -225,7 +225,7 @@ class ResultStore:
 def planned_runs(folder: Path) -> tuple[dict[str, list[Path]], str] | None:
     """The run folders of a comparison by label, and the label of the reference; None where there is none.
 
-    Only folders directly inside are found, whatever a stranger's file says.
+    Only folders directly inside are found, whatever an untrusted file says.
     """
     try:
         plan = read_plan(folder / STUDY) if (folder / STUDY).exists() else _read_old_plan(folder / OLD_STUDY)
@@ -279,7 +279,7 @@ def _read_old_plan(path: Path) -> Plan | None:
 
 
 def rows_without_plan(records: Sequence[Record]) -> list[PlannedRow]:
-    """Rows of lines that nobody planned: by their label, or by the name of the run in a study of an earlier version.
+    """Rows of lines that were not planned: by their label, or by the name of the run in a study of an earlier version.
 
     >>> [row.label for row in rows_without_plan([{"digest": "a", "algorithm": "kfl", "seed": 0}])]
     ['kfl']

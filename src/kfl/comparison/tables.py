@@ -21,7 +21,7 @@ Cells = dict[str, list[str]]
 
 @dataclass(frozen=True)
 class Table:
-    """Cells by column, one per row, with a title and what to know beside them."""
+    """Cells by column, one per row, with a title and what to know next to them."""
 
     title: str
     cells: Cells
@@ -82,7 +82,7 @@ def columns(rows: Sequence[Row], records: Sequence[Record], reference: str) -> C
         found["devices over budget"] = [f"{row.devices_over_budget:.3g}" for row in rows]
     found["devices per round"] = [f"{row.devices_per_round:.3g}" for row in rows]
     if any(row.rounds_with_nobody for row in rows) or any(line["hard_budget"] for line in records):
-        found["rounds with nobody"] = [f"{row.rounds_with_nobody:.3g} of {rounds}" for row in rows]
+        found["rounds without devices"] = [f"{row.rounds_with_nobody:.3g} of {rounds}" for row in rows]
     return found
 
 
@@ -167,7 +167,7 @@ def feasibility(row: Row, records: Sequence[Record]) -> str:
     if not row.feasible:
         return f"{row.label} is not feasible here, its accuracy is that of untrained models.{why}"
     if row.rounds_with_nobody > 0:
-        found = f"{row.label}: nobody took part in {row.rounds_with_nobody:.3g} of {rounds} rounds on average."
+        found = f"{row.label}: no device took part in {row.rounds_with_nobody:.3g} of {rounds} rounds on average."
         if row.devices_never_chosen:
             found += f" {row.devices_never_chosen:.3g} of {devices} devices never took part."
         out = kept_out([line for line in records if label_of(line) == row.label], "nobody_kept_out")
@@ -242,7 +242,7 @@ def twin_sentences(
         notes.append("Class means are charged for every class, as in the paper; in brackets for held ones and a mask.")
     if not searched:
         notes.append(
-            "Nobody is tuned: the same steps and learning rate for all, and each method's own defaults; --search gives "
+            "Nothing is tuned: equal steps and learning rates, each method's own defaults; --search gives "
             "each the same search on other seeds first."
         )
     notes += [f"Left out: {label}. {why}" for label, why in unfit.items()]
@@ -322,7 +322,7 @@ def _part(value: float | None) -> str:
 def search_table(
     outcomes: Mapping[tuple[str, str], Sequence[Outcome]], best: Mapping[tuple[str, str], Outcome], seeds: Sequence[int]
 ) -> Table:
-    """What a search found, beside the settings it started from."""
+    """What a search found, next to the settings it started from."""
     names = [", ".join(part for part in key if part) for key in best]
     before = [next((one for one in outcomes[key] if one.trial.is_start), None) for key in best]
     cells = {

@@ -1,4 +1,4 @@
-"""Does uploading help? Methods that upload something, and the twins beside them that upload nothing.
+"""Does uploading help? Methods that upload something, and the twins next to them that upload nothing.
 
 A twin does the same on the same devices and seeds, and uploads nothing: whatever is above the best twin came from what
 the others sent.

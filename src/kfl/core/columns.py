@@ -20,7 +20,7 @@ class Column(Sequence[Any]):
     __slots__ = ("values",)
 
     def __init__(self, values: NDArray[Any]) -> None:
-        """Keep the array, which nobody may change from now on."""
+        """Keep the array, which must not change from now on."""
         self.values = values
 
     def __len__(self) -> int:

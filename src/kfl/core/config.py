@@ -146,7 +146,7 @@ def convert(hint: Any, value: Any, where: str) -> Any:
 
 
 def _scalar(hint: Any, value: Any, where: str) -> Any:
-    words = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+    words = {bool: "true or false", int: "an integer", float: "a number", str: "a text"}
     if hasattr(hint, "from_plain"):
         return hint.from_plain(value, where)
     if dataclasses.is_dataclass(hint):

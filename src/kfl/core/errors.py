@@ -66,7 +66,7 @@ class DivergedError(KflError):
 
 
 class InfeasibleRunError(KflError):
-    """No device of a fleet can ever take part, so that nothing would be learnt."""
+    """No device of a fleet can ever take part, so that nothing would be learned."""
 
 
 class MissingExtraError(KflError):

@@ -142,7 +142,7 @@ def _held(descriptor: int) -> Iterator[None]:
         os.close(descriptor)
 
 
-# ── A folder whose files may come from anybody ───────────────────────────────
+# ── A folder whose files are untrusted ───────────────────────────────
 
 
 _NO_LINK, _NO_WAIT = getattr(os, "O_NOFOLLOW", 0), getattr(os, "O_NONBLOCK", 0)
@@ -326,7 +326,7 @@ class Folder:
         except OSError as problem:
             if problem.errno == errno.ELOOP:
                 raise UnsafeFileError(problem.errno, "it is a link", str(path)) from None
-            if problem.errno == errno.ENXIO:  # a pipe or a socket that nobody reads
+            if problem.errno == errno.ENXIO:  # a pipe or a socket without a reader
                 raise UnsafeFileError(errno.EINVAL, "it is not a regular file", str(path)) from None
             raise
 

@@ -13,7 +13,7 @@ without it:
     for_json       JSON as text, the same value in characters that can be shown
     for_file_name  a part of a file's name
 
-`kfl.core.text.scrub` does the same for whole messages of peers, whose paths are nobody's business. Letters of all
+`kfl.core.text.scrub` does the same for whole messages of peers, whose paths are private. Letters of all
 alphabets stay as they are, so two names that look alike may differ.
 """
 

@@ -1,7 +1,7 @@
 """Why something that another machine sent cannot be used: codes with facts as data, a sentence when it is shown.
 
 Algorithms refuse uploads (`kfl.algorithms.Rejection`), the server of a fleet answers, its devices messages. Run folders
-hold codes and facts; whoever shows one of them asks `describe`.
+hold codes and facts; callers that show one ask `describe`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def describe(code: str, facts: Facts) -> str:
 
 
 def stored_refusal(values: Facts | str) -> tuple[str, dict[str, Any]]:
-    """The code and the facts that a run folder holds, beside the `device` and the `fault` they are about.
+    """The code and the facts that a run folder holds, next to the `device` and the `fault` they are about.
 
     Before there were codes, a folder held a sentence: alone, or under `reason`. That has the code "note".
 
@@ -67,7 +67,7 @@ _SENTENCES: dict[str, str | Callable[..., str]] = {
     # An upload
     "nothing_expected": "devices send nothing in {algorithm}",
     "missing_array": "it has no array {array}",
-    "unexpected_array": "it has an array {array}, which nobody asked for",
+    "unexpected_array": "it has an array {array}, which was not requested",
     "shape": _shape,
     "dtype": "its {array} has the type {found}, not {expected}",
     "not_finite": "its {array} has a value that is infinite or not a number",
@@ -79,13 +79,13 @@ _SENTENCES: dict[str, str | Callable[..., str]] = {
     "no_frame": "its table has no frame",
     "unreadable_frame": "it cannot be read: {text}",
     "too_large": "it holds {found} bytes, where {most} are enough",
-    "unexpected_records": "it has records that nobody asked for",
+    "unexpected_records": "it has records that were not requested",
     "unexpected_arrays": "it sent arrays where none were asked for",
     "version": "it speaks version {found} of the fleet protocol, and this side speaks version {expected}",
     "not_number": "its {field} is not a number",
-    "not_whole_number": "its {field} is not a whole number",
+    "not_whole_number": "its {field} is not an integer",
     "not_text": "its {field} is not a text",
-    "not_list": "its {field} is not a list of whole numbers",
+    "not_list": "its {field} is not a list of integers",
     "out_of_range": "its {field} is {found}, not from {least} to {most}",
     "not_between": "its {field} is {found:g}, not above {above:g} and at most {most:g}",
     "not_samples": "its {field} has an entry that is not a number of samples",

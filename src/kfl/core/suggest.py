@@ -1,4 +1,4 @@
-"""What somebody meant who wrote a word that is not known: the nearest one that is."""
+"""Suggest the nearest known word for an unknown one."""
 
 from __future__ import annotations
 

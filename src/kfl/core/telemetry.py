@@ -1,10 +1,10 @@
-"""No telemetry by surprise: what the tools beside kfl would send home by themselves is off, unless a user turns it on.
+"""No telemetry by surprise: what the tools next to kfl would send home by themselves is off, unless a user turns it on.
 
-`hush` is called wherever such a tool is imported or started. It touches no variable that is set already: whoever wants
-to help a tool's makers sets its variable.
+`hush` is called wherever such a tool is imported or started. It touches no variable that is already set: a user who
+wants to help a tool's makers sets its variable.
 
 What a user asks a tool for is another thing: `--track wandb` sends the run to W&B's server, with the names of this
-machine and user, as W&B does; CodeCarbon is used as its offline tracker, which asks nobody where it is.
+machine and user, as W&B does; CodeCarbon is used as its offline tracker, which asks no service where it is.
 """
 
 from __future__ import annotations

@@ -113,10 +113,10 @@ def shown(value: object, most: int = LONGEST_TEXT) -> str:
 
 
 def scrub(text: object, longest: int = LONGEST_TEXT, *, hide_paths: bool = True) -> str:
-    r"""A stranger's text as one harmless line: no control characters, no paths, not long.
+    r"""Sanitize untrusted text to a single short line without control characters or paths.
 
     Terminals obey escape sequences and people believe line breaks, so both go; paths reveal more about a machine than
-    anybody needs to know.
+    any device needs to know.
 
     >>> scrub("No file\n/home/me/secret.py \x1b[31mhere")
     'No file … here'

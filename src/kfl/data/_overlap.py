@@ -63,7 +63,7 @@ def draw_overlapping(
 ) -> tuple[DrawnRows, DrawnRows]:
     """Each device draws m classes and, in equal parts of them, `samples` training samples, none of them twice.
 
-    A class that has fewer samples than such a part is nobody's. Of the test set a device draws, in equal parts of the
+    A class that has fewer samples than such a part is no device's. Of the test set a device draws equal parts of the
     same classes, what `samples` is of the training set, at least one of each class that has any.
     """
     of_train, of_test = (class_members(labels, classes) for labels in (train, test))

@@ -1,4 +1,4 @@
-"""Dealing in whole numbers: samples to devices, shards to classes, shards to devices."""
+"""Dealing in integers: samples to devices, shards to classes, shards to devices."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def as_inputs(name: str, values: ArrayLike) -> NDArray[Any]:
 
 
 def as_labels(name: str, values: ArrayLike) -> IntArray:
-    """`values` as int64. Whole numbers stored as floats are accepted, anything else is not rounded."""
+    """`values` as int64. Integers stored as floats are accepted, anything else is not rounded."""
     try:
         array = np.asarray(values)
     except ValueError as error:
@@ -71,7 +71,7 @@ def _is_ragged(values: ArrayLike) -> bool:
 
 
 PLANES = (1, 3, 4)
-"""Channels that images have: grey, colour, colour with transparency."""
+"""Channels that images have: gray, color, color with transparency."""
 
 
 def channels_first(x: NDArray[Any]) -> tuple[NDArray[Any], str]:
@@ -141,7 +141,7 @@ def device_numbers(
 ) -> tuple[IntArray | None, IntArray | None, tuple[str, ...]]:
     """Ids of any kind as numbers 0 … K − 1 in sorted order, and the names these stand for.
 
-    Who has no training sample is nobody.
+    Who has no training sample is no device.
 
     >>> device_numbers([30, 4, 30], [4, 5])
     (array([1, 0, 1]), array([ 0, -1]), ('4', '30'))

@@ -1,4 +1,4 @@
-"""CIFAR-10: 50,000 training and 10,000 test images, standardised per channel.
+"""CIFAR-10: 50,000 training and 10,000 test images, standardized per channel.
 
 Two forms are read: the original binary version (what `kfl data download cifar10` fetches; no pickle), and
 parquet files with encoded images. Where both are there, the original pixels win.
@@ -110,7 +110,7 @@ def _check(path: Path, split: str, labels: NDArray[np.int64]) -> None:
 
 SOURCE = Cifar10(
     name="cifar10",
-    description="CIFAR-10, 50,000 + 10,000 colour images of 32×32 pixels",
+    description="CIFAR-10, 50,000 + 10,000 color images of 32×32 pixels",
     classes=CLASSES,
     download=Download(
         base_url="https://www.cs.toronto.edu/~kriz/",

@@ -92,7 +92,7 @@ def _columns(path: Path, header: Sequence[str], given: Mapping[str, str]) -> tup
         device = choose(where, "device", device, others, header, DEVICE_WORDS, "ids of devices")
     rest = [place for place, name in enumerate(header) if name not in (y, device)]
     if not rest:
-        raise DataError(f"{path} has no columns of inputs beside {y}{f' and {device}' if device else ''}.")
+        raise DataError(f"{path} has no columns of inputs next to {y}{f' and {device}' if device else ''}.")
     return header.index(y), header.index(device) if device else None, rest
 
 

@@ -88,7 +88,7 @@ class Dataset:
     train_device: IntArray | None = None
     """Whose sample each is, as the data itself has it: an index into `device_names`. The natural split keeps it."""
     test_device: IntArray | None = None
-    """The same of test samples; NOBODY for one of somebody who has no training samples."""
+    """The same of test samples; NOBODY for one of a device that has no training samples."""
     device_names: tuple[str, ...] = ()
     """What the data calls its devices."""
     view: View | None = None

@@ -1,4 +1,4 @@
-"""A test set for data that has none: a part of the samples, set aside before anybody learns from them."""
+"""A test set for data that has none: a part of the samples, set aside before any device learns from them."""
 
 from __future__ import annotations
 

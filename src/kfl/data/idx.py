@@ -39,7 +39,7 @@ class IdxFile:
     shape: tuple[int, ...]
     """A first dimension of 0 is for any number of samples."""
     md5: str = ""
-    """Empty where nobody has published one."""
+    """Empty where none is published."""
     largest: int = 255
 
     @property
@@ -100,7 +100,7 @@ def find_idx(file: IdxFile, folders: tuple[Path, ...]) -> Path | None:
 
 
 def idx_files(path: Path) -> dict[str, Path]:
-    """The four files of a set by the names of a dataset's arrays: in a folder, or beside one that is named.
+    """The four files of a set by the names of a dataset's arrays: in a folder, or next to one that is named.
 
     Empty where there is no IDX file; DataError where the four are not complete, or not clear.
     """

@@ -1,7 +1,7 @@
 """Encoded images, decoded into one array: from parquet tables, and from folders with one subfolder per class.
 
 Whose files they are is not known, so Pillow is given a short list of formats and tries no other. Left to itself it
-recognises some forty by their first bytes, whatever a file is called, and for one of them (EPS) starts a program.
+recognizes some forty by their first bytes, whatever a file is called, and for one of them (EPS) starts a program.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Encoded = Iterable[tuple[str, bytes | Path]]
 def stack(count: int, images: Callable[[], Encoded], cache_dir: Path, shape: Shape | None = None, size: int = 0) -> Any:
     """All images as (count, channels, height, width) bytes, one at a time in memory; and whether any was a JPEG.
 
-    `shape` is what every image must have, or follows from the first: grey unless one of them has colours. With `size`
+    `shape` is what every image must have, or follows from the first: gray unless one of them has colors. With `size`
     all are scaled to so many pixels each way.
     """
     if size and not 1 <= size <= LARGEST_SIDE:
@@ -62,7 +62,7 @@ def stack(count: int, images: Callable[[], Encoded], cache_dir: Path, shape: Sha
 
 
 class _ColourError(Exception):
-    """An image with colours among grey ones: all of them are read again, in colour."""
+    """An image with colors among gray ones: all of them are read again, in color."""
 
 
 def _stack(
@@ -116,7 +116,7 @@ def _picture(
     except (OSError, SyntaxError, ValueError, OverflowError, Image.DecompressionBombError) as error:
         raise DataError(f"{name}: the image cannot be decoded ({str(error).partition(' <')[0]}).") from error
     if fits:
-        raise DataError(f"{name}: the image has pixels of the kind {mode}, but must have eight bits for each colour.")
+        raise DataError(f"{name}: the image has pixels of the kind {mode}, but must have eight bits for each color.")
     if max(found) > most:
         raise DataError(f"{name}: the image has {_in_pixels(found)}, but must have at most {most} each way.")
     wanted = _in_pixels(pixels or found)
@@ -148,7 +148,7 @@ def _in_pixels(size: tuple[int, int]) -> str:
 
 
 def with_moments(found: Decoded) -> Decoded:
-    """Arrays of images with what standardises them, where they are in colour."""
+    """Arrays of images with what standardizes them, where they are in color."""
     x = found.arrays["train_x"]
     return Decoded({**found.arrays, **channel_moments(x)}, found.note) if x.shape[1] == 3 else found
 

@@ -30,7 +30,7 @@ def like_mnist(
     remote = [
         RemoteFile(f"{file.name}.gz", md5, size) for file, (md5, size) in zip(files.values(), zipped, strict=True)
     ]
-    # Beside others in the data folder itself only MNIST may be: its files carry no name of their own.
+    # Next to others in the data folder itself only MNIST may be: its files carry no name of their own.
     download = Download(base_url, name, tuple(remote))
     return IdxSet(name, description, 10, files, alone=name != "mnist", download=download)
 
@@ -121,7 +121,7 @@ EMNIST: Mapping[str, IdxSet] = {
 
 CIFAR100 = TableSet(
     "cifar100",
-    "CIFAR-100, 50,000 + 10,000 colour images of 32×32 pixels in 100 classes",
+    "CIFAR-100, 50,000 + 10,000 color images of 32×32 pixels in 100 classes",
     100,
     (3, 32, 32),
     {"train": 50_000, "test": 10_000},
@@ -132,7 +132,7 @@ CIFAR100 = TableSet(
 )
 SVHN = TableSet(
     "svhn",
-    "Street View House Numbers, 73,257 + 26,032 colour digits of 32×32 pixels",
+    "Street View House Numbers, 73,257 + 26,032 color digits of 32×32 pixels",
     10,
     (3, 32, 32),
     {"train": 73_257, "test": 26_032},
@@ -143,7 +143,7 @@ SVHN = TableSet(
 )
 TINY_IMAGENET = TableSet(
     "tiny-imagenet",
-    "Tiny ImageNet, 100,000 + 10,000 colour images of 64×64 pixels in 200 classes",
+    "Tiny ImageNet, 100,000 + 10,000 color images of 64×64 pixels in 200 classes",
     200,
     (3, 64, 64),
     {"train": 100_000, "test": 10_000},

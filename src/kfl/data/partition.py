@@ -95,7 +95,7 @@ def partition(
       its samples no device, only where there are fewer shards than classes.
     - `iid`: a random split into equal parts.
     - `dirichlet`: each class is spread in proportions drawn from Dir(`alpha`); small is uneven.
-    - `overlap`: each device draws m different classes and `samples` of their samples, whoever else holds them, so
+    - `overlap`: each device draws m different classes and `samples` of their samples, no matter who else holds them, so
       that a fleet of any size has data.
     - `natural`: each device holds its own samples, as `train_device` and `test_device` say. Fewer `devices` than there
       are in the data are drawn by the seed. Without `test_device` the test set is spread as each class of the
@@ -272,7 +272,7 @@ def _natural(
     chosen = present
     if devices < len(present):
         chosen = np.sort(stream(seed, "natural devices").choice(present, devices, replace=False))
-    number = np.full(len(present) + 1, NOBODY, dtype=np.int64)  # the last place is nobody's
+    number = np.full(len(present) + 1, NOBODY, dtype=np.int64)  # the last place is no device's
     number[chosen] = np.arange(devices)
     owners = number[train_device]
     if test_device is None:
@@ -346,5 +346,5 @@ def _check_enough(train: IntArray, devices: int) -> None:
 
 def _count(field: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise ConfigError(field, value, "a whole number of at least 1")
+        raise ConfigError(field, value, "an integer of at least 1")
     return int(value)

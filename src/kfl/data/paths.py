@@ -110,7 +110,7 @@ def load_path(text: str, cache_dir: Path) -> Dataset:
             known = ", ".join(f"{name}=…" for name in OPTIONS[found.kind]) or "nothing"
             raise ConfigError("dataset", text, f"followed by {known}, not {option}={value}: it is read as {found.kind}")
     if "size" in options and not re.fullmatch(r"[1-9]\d{0,4}", options["size"]):
-        raise ConfigError("dataset", text, "followed by size=N where N is a whole number of pixels, 1 or more")
+        raise ConfigError("dataset", text, "followed by size=N where N is an integer of pixels, 1 or more")
     name = name_of_path(text)
     key = blake2b(repr(sorted(options.items())).encode(), digest_size=3).hexdigest() if options else ""
     entry = "-".join(word for word in (found.kind, name, key) if word)

@@ -75,7 +75,7 @@ def decode(name: str, train: Samples, test: Samples | None, cache_dir: Path, not
 def as_dataset(name: str, decoded: Decoded, *, standardise: bool = False, classes: int | None = None) -> Dataset:
     """The dataset of some decoded arrays: bytes are scaled to [0, 1], all else is taken as it is.
 
-    With `standardise`, inputs with three channels are standardised by mean and deviation of each, as images in colour
+    With `standardise`, inputs with three channels are standardized by mean and deviation of each, as images in color
     usually are.
     """
     arrays = dict(decoded.arrays)

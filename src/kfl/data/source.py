@@ -34,7 +34,7 @@ class RemoteFile:
 
     name: str
     md5: str = ""
-    """Empty where nobody has published one: then the reader's checks of sizes, shapes and labels must do."""
+    """Empty where none is published: then the reader's checks of sizes, shapes and labels must do."""
     size: int | None = None
     """In bytes, for the progress bar. The md5 decides."""
     members: Mapping[str, int | None] = field(default_factory=dict)
@@ -174,7 +174,7 @@ def _has_members(folder: Path, members: Mapping[str, int | None]) -> bool:
 
 
 def _unpack(url: str, folder: Path, file: RemoteFile, bar: _Bar) -> None:
-    """Take the members of an archive out of it, in a folder beside their final place that is gone afterwards."""
+    """Take the members of an archive out of it, in a folder next to their final place that is gone afterward."""
     import pooch
 
     unpack = pooch.Unzip if file.name.endswith(".zip") else pooch.Untar

@@ -1,6 +1,6 @@
 """Where datasets are kept, and decoded copies of them that are read the second time.
 
-Datasets are decoded once: arrays are kept as .npy files and memory-mapped afterwards. A cache entry is a folder
+Datasets are decoded once: arrays are kept as .npy files and memory-mapped afterward. A cache entry is a folder
 `<name>-<key>` with one .npy per array and `index.json`, which is written last and holds the checksum of each. The key
 covers the source files (path, size, time of change) and the version of the decoder, so an entry can be stale only by
 being unreachable. A damaged entry is rebuilt; a folder that cannot be written means no cache, never a failure.

@@ -1,4 +1,4 @@
-"""Images that nobody took: discs and boxes of random size, place and color that lie on one another like leaves.
+"""Synthetic images: discs and boxes of random size, place and color that lie on one another like leaves.
 
 Edges, areas and occlusion make their statistics those of photographs (Lee, Mumford, Huang, "Occlusion models for
 natural images", 2001), and networks that train on them see much of what photographs teach (Baradad et al., "Learning

@@ -5,6 +5,7 @@ from kfl.engine.base import ClassStatistics, DeviceProfile, Engine, RoundKey, Se
 from kfl.engine.objectives import (
     Distillation,
     FeatureTargets,
+    Forward,
     LabelDistillation,
     Matryoshka,
     Mixture,
@@ -20,6 +21,7 @@ __all__ = [
     "Distillation",
     "Engine",
     "FeatureTargets",
+    "Forward",
     "LabelDistillation",
     "LocalData",
     "Matryoshka",

@@ -394,7 +394,7 @@ class AutogradEngine(Engine):
 
 @contextmanager
 def own_draws(key: RoundKey, device: int) -> Iterator[None]:
-    """Seed layers that draw by other means than dropout by name too; restore the global RNG state afterwards."""
+    """Seed layers that draw by other means than dropout by name too; restore the global RNG state afterward."""
     with torch.random.fork_rng(devices=[]):
         torch.random.manual_seed(key.torch_seed("layers", device))
         yield

@@ -1,8 +1,8 @@
 """What is done with one cohort: train it, read its features, test it.
 
 By the hand-written network where `kfl.engine.cuda` has a trainer or a runner for it and by torch.func where not. Either
-way it goes through `GraphRunner`, so that a repeated shape is one CUDA graph: of a whole training by hand, of one step
-by torch.func. There, a cohort is filled up to one of few sizes with devices whose results are dropped, so that few
+way it goes through `GraphRunner`, so that a repeated shape is one CUDA graph: of a whole handwritten training, of one
+step by torch.func. There, a cohort is filled up to one of few sizes with devices whose results are dropped, so that few
 graphs serve rounds with any number of devices.
 """
 
@@ -142,7 +142,7 @@ class CohortWork:
         if given is not None:
             needed.update({"given inputs": self._keep(given[0]), "given targets": self._keep(given[1])})
         trainer = self._kernels.trainer(cohort.family.network, parts.sample, stack.names(), descent)
-        self.objectives[type(parts.sample).__name__] = "torch.func" if trainer is None else "by hand"
+        self.objectives[type(parts.sample).__name__] = "torch.func" if trainer is None else "handwritten"
         work = _Work(cohort, parts, descent, stack, needed, sgd, key, given)
         trained = self._train_stepwise(work) if trainer is None else self._train_by_hand(work, trainer)
         return stack.take(trained)[: len(objectives)]

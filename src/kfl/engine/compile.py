@@ -93,7 +93,7 @@ def load_library(source: Path, macros: Sequence[str]) -> ctypes.CDLL:
 
 
 def _compile(command: list[str], path: Path) -> None:
-    """Compile beside the target and move it there whole."""
+    """Compile next to the target and move it there whole."""
     file, unfinished = tempfile.mkstemp(suffix=".so.part", dir=path.parent)
     os.close(file)
     try:

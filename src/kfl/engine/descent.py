@@ -36,7 +36,7 @@ class Network:
         self.values = self._values()
 
     def load(self, state: State, *, training: bool) -> None:
-        """Take the weights and buffers of a state; entries of other models beside them are left alone."""
+        """Take the weights and buffers of a state; entries of other models next to them are left alone."""
         self.module.train(training)
         self.values = self._values()
         names = [name for name in self.values if name not in self.ties]

@@ -5,10 +5,10 @@ a device computes what it would compute alone:
 
     dropout        is drawn by name (device, round, step, call, position), not from a generator's next number
     batch_norm     in training takes its statistics over the real samples: those that fill a batch up weigh nothing;
-                   a sample that is alone in its batch is normalised by the running statistics, and leaves them alone
+                   a sample that is alone in its batch is normalized by the running statistics, and leaves them alone
     convolutions   of stacked weights go the quickest way (`convolve`)
 
-Everything else passes through. PyTorch calls such a mode for each of its functions, whoever calls them.
+Everything else passes through. PyTorch calls such a mode for each of its functions, whatever calls them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Layers(TorchFunctionMode):
         weights: Tensor | None = None,
         convolve: Convolve | None = None,
     ) -> None:
-        """`seed` of this step's draws, a whole number; None: dropout stays PyTorch's. `weights`: of the samples."""
+        """`seed` of this step's draws, an integer; None: dropout stays PyTorch's. `weights`: of the samples."""
         super().__init__()
         self._seed = seed
         self._weights = weights
@@ -140,7 +140,7 @@ def draws(module: nn.Module, inputs: Tensor) -> bool:
 def uniform(seed: Tensor, call: int, shape: Iterable[int]) -> Tensor:
     """Numbers in [0, 1), a function of the seed, the number of the call and the position: the same on any processor.
 
-    A counter goes through a 32-bit mixing function (C. Wellons' lowbias32), in whole numbers of 64 bits, which every
+    A counter goes through a 32-bit mixing function (C. Wellons' lowbias32), in integers of 64 bits, which every
     processor multiplies alike.
     """
     shape = tuple(shape)

@@ -7,9 +7,9 @@ train more than one model at once by giving each a prefix: `personal/body.1.weig
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -17,18 +17,44 @@ if TYPE_CHECKING:
     from kfl.engine.base import Sgd
     from kfl.models import State
 
-    Forward = Callable[[State, Tensor], tuple[Tensor, Tensor]]
-    """(parameters of one model, inputs) → (feature vectors, logits)."""
+
+class Forward(Protocol):
+    """One model as a pure function, which the loss of a custom objective calls.
+
+    Example:
+        >>> import torch
+        >>> from dataclasses import dataclass
+        >>> @dataclass(frozen=True, eq=False)
+        ... class Smoothed(Supervised):
+        ...     "Cross-entropy with smoothed labels."
+        ...     def loss(self, forward, state, inputs, targets, weights=None):
+        ...         feature, logits = forward(state, inputs)
+        ...         each = torch.nn.functional.cross_entropy(logits, targets, reduction="none", label_smoothing=0.1)
+        ...         return each.mean() if weights is None else (weights * each).sum()
+    """
+
+    def __call__(self, state: State, inputs: Tensor, /) -> tuple[Tensor, Tensor]:
+        """Return features and logits.
+
+        Args:
+            state: Parameters of one model by name.
+            inputs: Samples, (n, ...).
+
+        Returns:
+            Feature vectors, (n, features), and logits, (n, classes).
+        """
+        ...
+
 
 PERSONAL = "personal/"
-"""Prefix of the parameters of a personal model beside the shared one."""
+"""Prefix of the parameters of a personal model next to the shared one."""
 MIXING = "mixing"
 """Name of the mixing weight α of the personal and the shared model."""
 
 
 @dataclass(frozen=True, eq=False)
 class FeatureTargets:
-    """Pulls the feature of each sample of class c towards `targets[c]`: λ ½‖h(x) − Ω_c‖², equation (6)."""
+    """Pulls the feature of each sample of class c toward `targets[c]`: λ ½‖h(x) − Ω_c‖², equation (6)."""
 
     weight: float
     """λ."""
@@ -147,7 +173,7 @@ class Distillation(Objective):
     """Brings a model's softened predictions close to given logits, which take the place of labels.
 
     T² KL(softmax(z*/T) ‖ softmax(z/T)), mean over samples (Hinton, Vinyals, Dean 2015). The factor T² keeps the
-    size of the gradient the same for every temperature; for large T it is that of a squared error on centred
+    size of the gradient the same for every temperature; for large T it is that of a squared error on centered
     logits.
     """
 

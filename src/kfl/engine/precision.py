@@ -61,7 +61,7 @@ class Arithmetic:
 
     @contextmanager
     def autocast(self) -> Iterator[None]:
-        """For code that is not ours: bf16 factors through PyTorch's own rules, and the switches above."""
+        """Context manager for third-party modules: bf16 factors through PyTorch's own rules, and the switches above."""
         with (
             self.products(),
             torch.autocast(

@@ -17,7 +17,7 @@ from kfl.models import State
 class Stack:
     """Puts the states of a cohort into one tensor per name, filled up with zeros to the widest, and takes them out.
 
-    Devices of one architecture are neighbours, so that each width is one slice.
+    Devices of one architecture are neighbors, so that each width is one slice.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
@@ -40,7 +40,7 @@ class Stack:
 
     @cached_property
     def _runs(self) -> dict[str, list[tuple[int, int]]]:
-        """For each entry, ranges of neighbours of one shape."""
+        """For each entry, ranges of neighbors of one shape."""
         return {name: _runs(values) for name, values in self._columns.items()}
 
     def _input(self, name: str) -> Input:
@@ -85,7 +85,7 @@ def _ready(values: Sequence[Tensor], dtype: torch.dtype, where: torch.device) ->
 
 
 def _runs(values: Sequence[Tensor]) -> list[tuple[int, int]]:
-    """Ranges of neighbours of one shape."""
+    """Ranges of neighbors of one shape."""
     shapes = [value.shape for value in values]
     if shapes.count(shapes[0]) == len(shapes):
         return [(0, len(shapes))]

@@ -56,7 +56,7 @@ class Choices:
     families: dict[str, str]
     """For each family of architectures that was used, what runs for it."""
     objectives: dict[str, str]
-    """For each kind of objective that was trained, how: by hand, or by torch.func."""
+    """For each kind of objective that was trained, how: handwritten, or by torch.func."""
     most_devices: dict[str, int]
     """For each family, the largest cohort that fits into memory, where that was found out."""
 
@@ -146,7 +146,7 @@ class StackedEngine(Engine):
         def apart(index: int, family: Family) -> Hashable:
             if not (weighable and family.verdict.separable):
                 return counts[index]
-            # By hand, all devices of a cohort take equally many steps, of which a graph is made.
+            # In handwritten kernels, all devices of a cohort take equally many steps, of which a graph is made.
             return batches_per_pass(counts[index], sgd) if family.network is not None else 0
 
         exact = not all(kind.outputs_only for kind in kinds)

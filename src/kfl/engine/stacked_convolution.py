@@ -1,7 +1,7 @@
 """A convolution inside `torch.func.vmap` over devices, with no pass whose time depends on cuDNN's luck.
 
 PyTorch turns a convolution whose weights differ from device to device into one grouped convolution. Forward that is
-quick; backward it takes many times as long for some shapes as for their neighbours, as cuDNN happens to choose.
+quick; backward it takes many times as long for some shapes as for their neighbors, as cuDNN happens to choose.
 So the three passes are done apart. With x' the windows of x written out as columns (`unfold.cu`), each can be a plain
 batched product, which is quick for every shape:
 

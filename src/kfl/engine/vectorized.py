@@ -1,6 +1,6 @@
 """Any module, many devices at once: `torch.func.vmap` over stacked parameters.
 
-The general path: every objective and every module that PyTorch can vectorise. What a step does to one device is
+The general path: every objective and every module that PyTorch can vectorize. What a step does to one device is
 written once, as for a single model, and runs for the whole cohort. Objectives are dataclasses, so the tensors in
 which those of a cohort differ can be taken out, stacked over devices, and put back inside that function. Buffers that
 a module changes while it trains, such as BatchNorm's statistics, are part of a device's state and stacked like it.
@@ -68,7 +68,7 @@ def split_objective(objectives: Sequence[Objective]) -> ObjectiveParts | None:
 
 @cache
 def takes_weights(kind: type[Objective]) -> bool:
-    """Whether a loss can be told how much each sample weighs."""
+    """Whether a loss accepts a weight per sample."""
     return "weights" in inspect.signature(kind.loss).parameters
 
 

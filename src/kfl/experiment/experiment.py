@@ -90,7 +90,7 @@ class DataSettings(Fields):
         return replace(self, devices=max(len(data.device_names), 1)) if self.asks_data else self
 
     def partition(self, data: Dataset, proxy: NDArray[np.int64] | None = None) -> Partition:
-        """Who holds which samples; proxy samples belong to nobody."""
+        """Who holds which samples; proxy samples belong to no device."""
         mine = np.arange(len(data.train_y)) if proxy is None else np.setdiff1d(np.arange(len(data.train_y)), proxy)
         found = partition(
             self.split,
@@ -263,7 +263,7 @@ class Experiment(DataSettings):
         check_name(self.dataset)
         check_encoder(self.encoder)
         if self.asks_data:
-            raise ConfigError("devices", 0, "1 or more where nobody reads the data to count its devices")
+            raise ConfigError("devices", 0, "1 or more where the data is not read to count its devices")
         for name, allowed, right in RULES:
             value = getattr(self, name)
             if value is not None and not allowed(value):
@@ -327,7 +327,7 @@ class Experiment(DataSettings):
         elif not isinstance(radio, str | CellConfig | None):
             raise ConfigError("radio", radio, "a table of fields or the name of a preset")
         if rest.get("split") == "natural" and base.split != "natural":
-            rest.setdefault("devices", 0)  # those of the data, unless somebody says how many
+            rest.setdefault("devices", 0)  # those of the data, unless the user sets a number
         return from_table(Experiment, rest, base=base, algorithm=algorithm, scheduler=scheduler, radio=radio)
 
     @staticmethod

@@ -48,7 +48,7 @@ KINDS = (*IN_ROUND, *LASTING)
 UPLOAD_LOST = ("drop_after", "late", "outage")
 NOT_TRAINED = ("drop_before", "battery_empty")
 RAN_DRY = "ran_dry"
-"""Not drawn but what happens where batteries are modelled: a chosen device's charge did not last for its round."""
+"""Not drawn but what happens where batteries are modeled: a chosen device's charge did not last for its round."""
 Poison = Literal["flip", "scale", "noise"]
 FORM = "fault:rounds:devices, such as late:12:3,7 or outage:20-29:all"
 

@@ -50,7 +50,7 @@ UNITLESS = ("relative_v", "dearest_upload")
 def identity_fields(table: Table) -> Table:
     """The settings by which runs are told apart: all but those whose value means the same as their absence.
 
-    So a run of an earlier version, which did not have a setting, is recognised and resumed.
+    So a run of an earlier version, which did not have a setting, is recognized and resumed.
 
     >>> identity_fields({"rounds": 3, "tested_devices": "none"}), identity_fields({"tested_devices": 5})
     ({'rounds': 3}, {'tested_devices': 5})

@@ -1,11 +1,11 @@
-"""Which options act only beside certain others: the table behind "that option would change nothing".
+"""Which options act only next to certain others: the table behind "that option would change nothing".
 
-An option that stands in `NEEDS` acts only beside the choices given there, and any other option always; a test holds the
-table to the fields of all algorithms, schedulers and cells.
+An option that stands in `NEEDS` acts only next to the choices given there, and any other option always; a test holds
+the table to the fields of all algorithms, schedulers and cells.
 
 An option that cannot act is refused where a run or a comparison begins, unless its value asks for nothing: off, its
 default, or that of a ready-made cell. So files that hold every field are read. In a comparison it is enough that it
-acts in one row. The cell, the faults and the data describe the world: they are idle beside other choices about
+acts in one row. The cell, the faults and the data describe the world: they are idle next to other choices about
 the world only, and stay as they are for a method that sends nothing.
 """
 
@@ -157,9 +157,9 @@ NEEDS: Mapping[str, tuple[Needs, ...]] = {
         ),
     ),
 }
-"""Options that act only beside certain values of others, all of which are needed."""
+"""Options that act only next to certain values of others, all of which are needed."""
 OFF = (None, False, 0)
-"""Values that switch something off, which is so beside every choice."""
+"""Values that switch something off, which is so next to every choice."""
 COUNTED = ("tested_devices", "scheduler.count")
 """Numbers of devices, which do nothing more above that of all devices."""
 
@@ -186,7 +186,7 @@ def check_idle(experiments: Sequence[DataSettings], given: Collection[str] = ())
 
     Args:
         experiments: Those that run together.
-        given: Options that somebody typed, which are refused with their defaults, too; None and off say nothing.
+        given: Options that the user typed, which are refused with their defaults, too; None and off say nothing.
 
     Raises:
         ConfigError: The option, and what would make it act.

@@ -28,7 +28,7 @@ from kfl.models.zoo import MODELS, ModelBuilder
 State = dict[str, Tensor]
 """A model's parameters and buffers by name."""
 Models = nn.Module | Sequence[nn.Module] | Callable[[], nn.Module] | Callable[[int], nn.Module]
-"""Networks of one's own: one for all devices, one per device, or a function of nothing or of the device's number."""
+"""Custom networks: one for all devices, one per device, or a function of nothing or of the device's number."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +36,7 @@ class FleetModels:
     """Architecture and starting point of every device's model."""
 
     builders: tuple[Callable[[], nn.Module], ...]
-    """One per architecture: builds a fresh module, initialised from PyTorch's current random state."""
+    """One per architecture: builds a fresh module, initialized from PyTorch's current random state."""
     architecture: NDArray[np.int64]
     """For each device, the index of its architecture."""
     profiles: tuple[ModelProfile, ...]
@@ -96,7 +96,7 @@ def _common_start(models: FleetModels, index: int, seed: int) -> State:
 
 
 def _drawn(builder: Callable[[], nn.Module], name: int) -> State:
-    """Weights as PyTorch initialises them, from a random state of that name."""
+    """Weights as PyTorch initializes them, from a random state of that name."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(name)  # the CPU's alone: a GPU's random state is left as it is
         module = builder()

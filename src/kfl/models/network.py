@@ -2,7 +2,7 @@
 
 The layers that can be read from a module are convolution blocks, then dense layers, then a linear head. The paper's
 MLP and CNN are of this kind, and so are many users' networks. For them every product of the forward and the backward
-pass is known and may be written out by hand. Networks of different widths may share a batch: a narrow hidden layer is
+pass is known and may have handwritten kernels. Networks of different widths may share a batch: a narrow hidden layer is
 filled up with units whose weights are zero. Such a unit outputs 0, and because the weights that leave it are zero too,
 its gradient is 0: it never changes and never changes anything.
 """
@@ -128,8 +128,8 @@ def layers_of(part: nn.Module, prefix: str) -> list[Layer]:
 
 
 def further_state(model: nn.Module) -> list[Layer]:
-    """What a model's state has beside its parameters, by layer: running means, variances and counters of a
-    normalisation, and further names of weights that are tied.
+    """Non-parameter buffers by layer: running means, variances and counters of a
+    normalization, and further names of weights that are tied.
 
     >>> [layer.arrays for layer in further_state(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2, momentum=None)))]
     [(('1.running_mean', (2,)), ('1.running_var', (2,)), ('1.num_batches_tracked', ()))]

@@ -1,12 +1,12 @@
 """The sizes and the work of a model, measured before anything runs.
 
-Work is counted from the operations that one forward pass really calls, whoever calls them: a layer, a function in a
+Work is counted from the operations that one forward pass really calls, whatever calls them: a layer, a function in a
 user's `forward`, a layer that is used twice. The paper counts a linear layer as its parameters and a convolution as two
 operations per multiply-add; with that, its CNN has the printed 1,245,834 FLOPs. Its rule for all operations:
 
     product of matrices     1 per multiply-add, and 1 per number for a bias: linear and recurrent layers, attention
     convolution             2 per multiply-add, whatever its groups; its bias is free
-    normalisation           5 per number, 4 without scale and shift: mean, variance, difference, scale, shift
+    normalization           5 per number, 4 without scale and shift: mean, variance, difference, scale, shift
     + − × ÷ a parameter     1 per number: positions, scales
     everything else         free, as in the paper: activations, pooling, softmax, sums of two branches
 """
@@ -48,11 +48,11 @@ class ModelProfile:
     """Every layer with its name and the shapes of its parameters, the body's first; empty where they are not known, as
     of a fleet's device whose network the server does not build."""
     further: tuple[Layer, ...] = field(default=(), hash=False)
-    """What its state has beside the parameters, such as running means of a normalisation; empty where not known."""
+    """Non-parameter buffers, such as running means of a normalization; empty where not known."""
 
     @property
     def state_values(self) -> int:
-        """Numbers of the whole state: parameters and what stands beside them, where that is known."""
+        """Numbers of the whole state: parameters and what stands next to them, where that is known."""
         return self.parameters + sum(layer.values for layer in self.further)
 
 
@@ -180,7 +180,7 @@ def _bilinear(args: Any, _out: Tensor) -> int:
 
 
 def _normalisation(args: Any, out: Any) -> int:
-    """The weight follows the input, in layer normalisation after the shape."""
+    """The weight follows the input, in layer normalization after the shape."""
     scaled = any(isinstance(value, Tensor) for value in args[1:3])
     return int(out[0].numel()) * (5 if scaled else 4)
 

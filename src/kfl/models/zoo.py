@@ -8,9 +8,9 @@ has the same length. The paper's two:
     CNN   conv 5×5, 6 – pool – conv 5×5, 16 – pool – 400 – width – 64 | 10
 
 The others follow a published layout up to that last layer, and their docstrings say where they differ. Where the
-original has batch normalisation they have group normalisation with two groups: statistics of a batch do not fit
+original has batch normalization they have group normalization with two groups: statistics of a batch do not fit
 devices with different classes (Hsieh et al., "The non-IID data quagmire of decentralized machine learning", 2020), and
-a device's weights are then all there is to its model. None has dropout. Weights start as PyTorch initialises them by
+a device's weights are then all there is to its model. None has dropout. Weights start as PyTorch initializes them by
 default.
 """
 
@@ -30,7 +30,7 @@ FEATURES = 64
 """Length of the feature vector in all networks here."""
 
 GROUPS = 2
-"""Groups of a normalisation, as in the ResNets of federated learning (Reddi et al. 2021)."""
+"""Groups of a normalization, as in the ResNets of federated learning (Reddi et al. 2021)."""
 
 HEADS = 4
 """Attention heads of the transformer."""
@@ -131,7 +131,7 @@ def resnet8(input_shape: tuple[int, ...] = (3, 32, 32), classes: int = 10, width
     """ResNet-8: three stages of one residual block with width, 2·width and 4·width channels.
 
     The CIFAR layout of He et al. ("Deep residual learning for image recognition", 2016, section 4.2) with n = 1: 6n + 2
-    layers. It differs in the group normalisation, in shortcuts that change the shape by a 1×1 convolution (their option
+    layers. It differs in the group normalization, in shortcuts that change the shape by a 1×1 convolution (their option
     B; on CIFAR they pad with zeros) and in the layer of 64 units before the head.
 
     Args:
@@ -150,7 +150,7 @@ def resnet18(input_shape: tuple[int, ...] = (3, 32, 32), classes: int = 10, widt
     """ResNet-18: four stages of two residual blocks with width to 8·width channels.
 
     The ImageNet layout of He et al. (2016, table 1) as it is used for small images: the first layer is a 3×3
-    convolution that keeps the size, and no pooling follows it. It differs further in the group normalisation, as Reddi
+    convolution that keeps the size, and no pooling follows it. It differs further in the group normalization, as Reddi
     et al. ("Adaptive federated optimization", 2021) train it, and in the layer of 64 units before the head.
 
     Args:
@@ -177,7 +177,7 @@ def _residual(channels: int, stages: tuple[int, ...], blocks: int, classes: int)
 
 
 class ResidualBlock(nn.Module):
-    """Two 3×3 convolutions with normalisation beside a shortcut, then ReLU."""
+    """Two 3×3 convolutions with normalization next to a shortcut, then ReLU."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -201,7 +201,7 @@ def mobilenet(input_shape: tuple[int, ...] = (3, 32, 32), classes: int = 10, wid
 
     Howard et al. ("MobileNets", 2017, table 1) with width = 32 begins with these layers; the rest, at 512 and 1024
     channels, is left out. It differs further in a first layer that keeps the size of the image, as images are small, in
-    the group normalisation and in the layer of 64 units before the head.
+    the group normalization and in the layer of 64 units before the head.
 
     Args:
         input_shape: Of one sample.
@@ -261,9 +261,9 @@ def transformer(input_shape: tuple[int, ...] = (3, 32, 32), classes: int = 10, w
     """A small transformer over patches of images (4×4 pixels) or of series (channels, time), 8 time steps each.
 
     The vision transformer of Dosovitskiy et al. ("An image is worth 16×16 words", 2021) with two blocks of four heads:
-    normalisation before attention and before the two dense layers, the inner one four times as wide, and learned
+    normalization before attention and before the two dense layers, the inner one four times as wide, and learned
     positions. It differs in the mean of all patches instead of a class token, and in the layer of 64 units before the
-    head. An image or a series that is no whole number of patches is filled up with zeros.
+    head. An image or a series that is no integer of patches is filled up with zeros.
 
     Args:
         input_shape: Of one sample.
@@ -328,7 +328,7 @@ class Positions(nn.Module):
 
 
 class TransformerBlock(nn.Module):
-    """Attention, then two dense layers, each after a normalisation and beside a shortcut.
+    """Attention, then two dense layers, each after a normalization and next to a shortcut.
 
     Written out rather than taken from `nn.TransformerEncoderLayer`, whose fused evaluation cannot be stacked.
     """
@@ -382,12 +382,12 @@ def _pooled(layers: list[nn.Module], channels: int, classes: int) -> SplitModel:
 
 
 def _image_channels(model: str, input_shape: tuple[int, ...], width: int) -> int:
-    """The channels of images that fit a normalised network of this width."""
+    """The channels of images that fit a normalized network of this width."""
     if len(input_shape) != 3 or min(input_shape[1:]) < 8:
         _refuse(model, "images of at least 8×8 pixels (channels, height, width)", input_shape)
     if width % GROUPS:
         raise ModelError(
-            f"The {model}'s width must be even, because its channels are normalised in {GROUPS} groups, and is {width}."
+            f"The {model}'s width must be even, because its channels are normalized in {GROUPS} groups, and is {width}."
         )
     return input_shape[0]
 

@@ -1,6 +1,6 @@
 """Accuracy curves: of a comparison, means over seeds with bands and names at the ends of the lines; of one run.
 
-Every line has its own color, dashes and label, so that the plot can be read in greyscale.
+Every line has its own color, dashes and label, so that the plot can be read in grayscale.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SIZE_IN = (8.2, 4.8)
 HISTORY_IN = (6.4, 3.8)
 """and of one run."""
 ROOM = 20
-"""Letters of a name that fit beside the plot; longer ones make the picture wider."""
+"""Letters of a name that fit next to the plot; longer ones make the picture wider."""
 LETTER_IN = 0.08
 """Width of a letter of a name, in inches."""
 GRID = 200

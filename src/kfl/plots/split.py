@@ -67,7 +67,7 @@ def _bubbles(axes: Axes, partition: Partition) -> None:
 
 
 def _heat_map(axes: Axes, partition: Partition) -> None:
-    """Samples per device and class; neighbouring devices are averaged where there are more than columns."""
+    """Samples per device and class; neighboring devices are averaged where there are more than columns."""
     mean = _column_means(partition)[0]
     image = axes.imshow(
         np.ma.masked_equal(mean.T, 0),
@@ -83,7 +83,7 @@ def _heat_map(axes: Axes, partition: Partition) -> None:
 
 
 def _column_means(partition: Partition) -> tuple[NDArray[np.float64], IntArray]:
-    """Mean counts of neighbouring devices, (columns, classes), and where each column starts and the last ends."""
+    """Mean counts of neighboring devices, (columns, classes), and where each column starts and the last ends."""
     columns = min(partition.devices, MOST_PLOT_COLUMNS)
     edges = np.arange(columns + 1) * partition.devices // columns
     return np.add.reduceat(partition.train_counts, edges[:-1], axis=0) / np.diff(edges)[:, None], edges

@@ -63,7 +63,7 @@ _DASHES: tuple[tuple[float, ...], ...] = ((), (7, 2), (2, 1.5), (6, 1.5, 1.5, 1.
 def style_of(name: str) -> Style:
     """Return the style of an algorithm: its line of the table, or one that follows from its name.
 
-    Lines differ in dashes as well as in color, so that a plot can be read in greyscale.
+    Lines differ in dashes as well as in color, so that a plot can be read in grayscale.
 
     >>> style_of("local")
     Style(color='#333333', dashes=(0, (5, 2)), width=1.7)
@@ -86,7 +86,7 @@ def _line(name: str) -> Style:
 
 
 def styles_of(labels: Sequence[str]) -> dict[str, Style]:
-    """The styles of lines in one plot: that of the algorithm where a label is one, and otherwise a color nobody has.
+    """The styles of lines in one plot: that of the algorithm where a label is one, and otherwise an unused color.
 
     >>> found = styles_of(["kfl", "v=0.01", "v=0.1"])
     >>> found["kfl"] == style_of("kfl"), len({style.color for style in found.values()})

@@ -137,7 +137,7 @@ def _tail_j(preset: CellConfig) -> float:
 
 @dataclass(frozen=True)
 class Control:
-    """A slider with a number beside it, which is shown in a unit that is easy to read."""
+    """A slider with a number next to it, which is shown in a unit that is easy to read."""
 
     name: str
     label: str

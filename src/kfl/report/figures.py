@@ -242,7 +242,7 @@ def bars(name: str, x: list[Any], y: list[Any], marker: dict[str, Any], **more: 
 
 
 def hatched(color: str, shape: str, size: int = 6) -> dict[str, Any]:
-    """Return the filling of bars: colored and hatched, so that they can be told apart in grey."""
+    """Return the filling of bars: colored and hatched, so that they can be told apart in gray."""
     return {"color": color, "pattern": {"shape": shape, "fillmode": "overlay", "fgcolor": "@panel", "size": size}}
 
 
@@ -253,12 +253,12 @@ def heat_map(z: Any, x_axis: dict[str, Any], y_axis: dict[str, Any], **more: Any
 
 
 def colors_by(values: list[Any], title: str, **style: Any) -> dict[str, Any]:
-    """Return what colors the markers of a trace by a value, with a scale beside the chart."""
+    """Return what colors the markers of a trace by a value, with a scale next to the chart."""
     return {"color": values, "colorscale": SCALE, "showscale": True, "colorbar": color_bar(title, **style)}
 
 
 def color_bar(title: str, **style: Any) -> dict[str, Any]:
-    """Return the scale beside a chart."""
+    """Return the scale next to a chart."""
     return {"title": {"text": title, "side": "right"}, "thickness": 10, **style}
 
 

@@ -1,4 +1,4 @@
-"""A small web server for one person on this machine: read-only, and deaf to everybody else.
+"""A small web server for one person on this machine: read-only, and deaf to all others.
 
 Who might ask it, and what stops them:
 

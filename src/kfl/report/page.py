@@ -95,7 +95,7 @@ def build_report(paths: list[Path], out: Path | None = None) -> Path:
     Args:
         paths: run folders; a folder of run folders stands for all of them.
         out: file to write. By default the page of one run is its report.html, and that of several is report.html
-            beside the first of them, which of a comparison is its folder.
+            next to the first of them, which of a comparison is its folder.
 
     Returns:
         Where the page is.

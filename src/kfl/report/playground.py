@@ -129,7 +129,7 @@ class Play:
 
 
 def compose_play(play: Play) -> Page:
-    """Return the numbers and charts beside the controls, for the rounds scheduled so far."""
+    """Return the numbers and charts next to the controls, for the rounds scheduled so far."""
     run = play.run
     group = [Group(run.scheduler, (run,))]
     so_far = several(run.played, "round") + ("" if play.done else f" of {run.planned}")

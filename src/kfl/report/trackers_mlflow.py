@@ -23,7 +23,7 @@ LONGEST_VALUE = 500
 
 
 class MlflowTracker(Tracker):
-    """Works beside runs that the program itself has active: only its own run, by its identifier, is touched."""
+    """Works next to runs that the program itself has active: only its own run, by its identifier, is touched."""
 
     name: ClassVar[str] = "mlflow"
     package: ClassVar[str] = "mlflow"

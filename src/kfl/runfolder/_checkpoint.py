@@ -5,7 +5,7 @@
     state/point-000042.json          the checkpoint: which file holds each device's row, with checksums
 
 A checkpoint exists once its `point` file does, which is written last. It comes before the lines that its round adds to
-the history, and holds them: a process killed in between adds them when it resumes, so that a line which somebody may
+the history, and holds them: a process killed in between adds them when it resumes, so that a line which a reader may
 have read is never taken back. The two newest checkpoints are kept with the files they need, so that a damaged one can
 be replaced by its predecessor. Superseded rows stay in their files until they are more than half of what is stored;
 then the current rows are written into one new file.

@@ -30,7 +30,7 @@ FIELD = "columns"
 
 
 def without_columns(path: Path, number: int, values: dict[str, Any]) -> dict[str, Any]:
-    """Write the columns of a round beside its history; return what is left for its line.
+    """Write the columns of a round next to its history; return what is left for its line.
 
     Args:
         path: The run folder.

@@ -82,7 +82,7 @@ def read_value(path: Path) -> Any:
 
 
 def is_held(path: Path) -> bool:
-    """Whether a process is writing into a run folder now. Only reads, so anybody who may read the folder may ask."""
+    """Whether a process is writing into a run folder now. Only reads, so any user who may read the folder may ask."""
     try:
         import fcntl
 
@@ -122,7 +122,7 @@ def require_run_folder(path: Path) -> None:
 
 
 def read_note(path: Path, name: str) -> dict[str, Any]:
-    """A note beside the run, such as `JOB`; empty where it is missing.
+    """A note next to the run, such as `JOB`; empty where it is missing.
 
     Args:
         path: The run folder.
@@ -132,7 +132,7 @@ def read_note(path: Path, name: str) -> dict[str, Any]:
 
 
 def write_note(path: Path, name: str, note: object) -> None:
-    """Leave a note beside the run.
+    """Leave a note next to the run.
 
     Args:
         path: The run folder.

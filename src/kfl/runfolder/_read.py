@@ -177,7 +177,7 @@ class RunReader:
         return files.read_object(self.path / files.FLEET)
 
     def asked(self) -> tuple[int, frozenset[int]]:
-        """The last round in which a real fleet's devices were asked, and who was there; −1 and nobody if none was."""
+        """The last round of a real fleet, and its devices; −1 and none before the first."""
         found = files.read_note(self.path, files.ASKED)
         schema.check(self.path / files.ASKED, found, schema.ASKED, ("round", "devices") if found else ())
         return found.get("round", -1), frozenset(found.get("devices", ()))

@@ -143,5 +143,5 @@ def _unpack(text: object, kind: str) -> FloatArray:
     if not isinstance(text, str):
         raise ValueError("it holds no array")
     raw = base64.b64decode(text.encode(), validate=True)
-    with np.errstate(invalid="ignore"):  # damaged bytes may be a signalling NaN
+    with np.errstate(invalid="ignore"):  # damaged bytes may be a signaling NaN
         return np.frombuffer(raw, kind).astype(np.float64)

@@ -4,7 +4,7 @@ Two layouts. At the end of a run, the folder `models/` has one file per device t
 between rounds (federated averaging keeps nothing), or where these are more than a thousand, one per thousand of them;
 any other device is still its seed. A checkpoint holds the states
 of many devices in one file. It may write hundreds of megabytes while a run waits, so this is the one place where the
-format is written by hand, as a stream: the length of the header, the header in JSON (name, type, shape and offsets of
+format is written directly, as a stream: the length of the header, the header in JSON (name, type, shape and offsets of
 each array), then the arrays. No second copy in memory, one pass over the numbers. Reading always goes through the
 package safetensors.
 """
@@ -85,7 +85,7 @@ def as_safetensors(state: State, metadata: Mapping[str, str] | None = None) -> b
 
     Args:
         state: Tensors by name.
-        metadata: Texts beside them.
+        metadata: Texts next to them.
     """
     from safetensors.torch import save
 

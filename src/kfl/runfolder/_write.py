@@ -72,7 +72,7 @@ class RunFolder:
             yield
 
     def _sweep(self) -> None:
-        """Remove unfinished files of a process that was killed; nobody else writes here while we hold the lock.
+        """Remove unfinished files of a process that was killed; no other process writes here while we hold the lock.
 
         A link may lead out of the folder, so a folder with one is refused.
         """

@@ -99,7 +99,7 @@ def _log(price: FloatArray) -> FloatArray:
 
 
 def band_log_price(candidates: Candidates) -> float:
-    """ln μ at which these devices fill the band; −∞ where nobody's joules have a price and floors suffice."""
+    """ln μ at which these devices fill the band; −∞ where no device's joules have a price and floors suffice."""
     if not np.any(candidates.curve.priced(candidates.log_weight)):
         return -math.inf
     row = candidates.curve.only(np.ones((1, len(candidates)), bool))

@@ -1,10 +1,10 @@
 """The dual's price and set in a round of many devices, by compiled looks at all of them at one price after another.
 
-What `kfl.scheduling._relaxation` finds by sorting everybody is found here without: at a price each device tells whether
-it stays, what share it takes, and about how far its own critical price is. So
+What `kfl.scheduling._relaxation` finds by sorting every device is found here without: at a price each device tells
+whether it stays, what share it takes, and about how far its own critical price is. So
 
 1.  a few thousand devices with their part of the band, or the last round, tell about where the price is;
-2.  looks at everybody lead to where those who stay fill the band;
+2.  looks at every device lead to where those who stay fill the band;
 3.  the few hundred devices around it are put in the order of their exact critical prices, and the first that overfills
     the band is the critical one, which a look at exactly its price must confirm.
 
@@ -42,7 +42,7 @@ _WIDTH = 0.02  # in ln μ: how far around a price devices are counted
 _NEVER = 1e200  # gaps above are of devices that stay out at any price near this one
 _FARTHEST = 0.5  # in ln μ: the longest step
 _MOST_LOOKS = 40
-_CELL = 2.0**-10  # in ln μ: where many stay and nobody is about to leave, searches end from the middle of a cell
+_CELL = 2.0**-10  # in ln μ: where many stay and no device is about to leave, searches end from the middle of a cell
 _CLOSE = 1e-7  # in ln μ: the bound is lower by about the square of it
 _FILLED = 3e-11  # in ln μ: so near, shares fill the band
 _MANY = 100_000  # devices of which a sample saves a look at all of them
@@ -289,13 +289,13 @@ class LargeRound:
     # ── Shares ───────────────────────────────────────────────────────────────
 
     def share_band(self, chosen: Places, extra: float, start: float) -> tuple[FloatArray, FloatArray] | None:
-        """Shares that minimise Σ (price + extra) E of a set that fits, and seconds of uploads; None without a price.
+        """Shares that minimize Σ (price + extra) E of a set that fits, and seconds of uploads; None without a price.
 
         The search begins at `start`, so the shares depend on it in their last digits.
         """
         weight = self._price
         if not (weight[chosen] + extra > 0).any():
-            weight = np.ones_like(weight)  # nobody's joules count: then save as many as possible
+            weight = np.ones_like(weight)  # no device's joules count: then save as many as possible
         share, upload_s = self._share[: len(chosen)], self._gap[: len(chosen)]
         low, high, log_price = -math.inf, math.inf, start
         if len(chosen) >= _MANY:
@@ -339,7 +339,7 @@ class LargeRound:
     # ── Compiled ─────────────────────────────────────────────────────────────
 
     def _look(self, log_price: float, reach: float = math.inf) -> _Look:
-        """Look at everybody at a price; fills gaps and shares. Devices whose gap is above `reach` stay out."""
+        """Look at every device at a price; fills gaps and shares. Devices whose gap is above `reach` stay out."""
         share, falls, reduced, floor, count = self._sums(
             self._members, self._price, 0.0, log_price, reach, self._gap, self._share
         )
@@ -361,7 +361,7 @@ class LargeRound:
         return [math.fsum(column) for column in sums.T]
 
     def _least_shares(self) -> FloatArray:
-        """The floor of everybody: by the power limit, and by the budget where that is hard."""
+        """The floor of every device: by the power limit, and by the budget where that is hard."""
         uplink = self._seen.uplink
         assert uplink is not None
         floor = self._memory.take("floor", self._seen.size)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from kfl.scheduling.curve import FloatArray, Index
 
 _LN2 = float(np.log(2.0))
-_PLAIN_STEPS = 6  # over everybody,
+_PLAIN_STEPS = 6  # over all devices,
 _FIRST_STEPS = 2  # or only so many, if then most have arrived
 _MAX_STEPS = 200  # of the few that have not arrived by then
 _NEWTON_STEPS = 40  # after these every other step is a bisection, so that the bracket must shrink

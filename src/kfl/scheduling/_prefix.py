@@ -4,7 +4,7 @@ Devices come sorted. With S_j the first j of them, Algorithm 3 allocates the ban
 first j whose newest device is not worth its energy, −v_j + q_j E_j(S_j) > 0 with v = V γ D, and keeps the
 prefix with the least drift-plus-penalty
 
-    Y_j = Σ_{k≤j} (q_k E_k(S_j) − v_k),         Y_0 = 0 for nobody.
+    Y_j = Σ_{k≤j} (q_k E_k(S_j) − v_k),         Y_0 = 0 for no device.
 
 Taken literally that is a search for a multiplier μ_j for each of K prefixes, O(K²) work times the steps of the
 search. Three facts make it O(K) times some tens of multipliers, with the same answer:
@@ -180,7 +180,7 @@ class Enclosure:
         stop = int(sure.argmax()) if sure.any() else size
         certain = min(int(maybe.argmax()) if maybe.any() else size, stop)
         best = min(0.0, float(upper[:certain].min(initial=0.0)))
-        # Strictly: a prefix that only equals nobody, or a shorter prefix, does not win.
+        # Strictly: a prefix that only equals the empty set, or a shorter prefix, does not win.
         candidates = np.flatnonzero(lower[:stop] < best)
         if not len(candidates):
             return candidates, stop

@@ -2,7 +2,7 @@
 
 The problem over sets S and shares θ, with v_k = V γ D_k − q_k E_L,k the worth of device k before its upload:
 
-    minimise   Σ_{k∈S} (q_k E_U,k(θ_k) − v_k)    subject to   Σ_{k∈S} θ_k ≤ 1,   f_k ≤ θ_k ≤ 1.
+    minimize   Σ_{k∈S} (q_k E_U,k(θ_k) − v_k)    subject to   Σ_{k∈S} θ_k ≤ 1,   f_k ≤ θ_k ≤ 1.
 
 One constraint couples the devices. With a price μ ≥ 0 on it, each decides for itself, and
 
@@ -88,7 +88,7 @@ def critical_log_prices(devices: Candidates) -> FloatArray:
 
 
 def relax(devices: Candidates, log_price: FloatArray, rounding_scale: float) -> Relaxation:
-    """Maximise the dual. `devices` must be sorted by falling `log_price`, their critical prices.
+    """Maximize the dual. `devices` must be sorted by falling `log_price`, their critical prices.
 
     `rounding_scale` is the sum of the magnitudes that go into the objective; a bound computed in floating
     point is lowered by some units in the last place of it.
@@ -133,7 +133,7 @@ def _first_overfull(devices: Candidates, log_price: FloatArray, stop: int) -> in
     """
     low, high = -1, stop
     below, above = math.nan, math.nan  # ln Σθ at both ends
-    trial, last = stop - 1, 0  # often everybody fits, which one sum tells
+    trial, last = stop - 1, 0  # often every device fits, which one sum tells
     while high - low > 1:
         total = total_share(devices.first(trial + 1), float(log_price[trial]))
         excess = math.log(total) if total > 0 else -math.inf

@@ -2,7 +2,7 @@
 
 The prefix that stays at the dual's price leaves part of the band unused, less than the critical device wants.
 With many devices that is little, and it is enough to fill the rest or to squeeze the critical device in. With
-few it can be much (values 1.0 and 0.2, shares 0.95 and 0.1: the price favours the wrong one), so there the set
+few it can be much (values 1.0 and 0.2, shares 0.95 and 0.1: the price favors the wrong one), so there the set
 is improved by flipping one, two or three devices at a time. Most flips need no trial: for every set S' and
 price μ the value of S' is at least −μ + Σ_{k∈S'} φ_k(μ).
 """

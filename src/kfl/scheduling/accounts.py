@@ -1,4 +1,4 @@
-"""One accounting of a round, for whoever plays it: the simulator, real devices, and `kfl schedule`.
+"""One accounting of a round, shared by its callers: the simulator, real devices, and `kfl schedule`.
 
     observe(accounts, inputs)  ──>  decide  ──>  (the round happens)  ──>  settle  ──>  accounts of the next round
 
@@ -118,7 +118,7 @@ class Accounts:
 
 @dataclass(frozen=True, eq=False)
 class RoundInputs:
-    """What a round brings, whoever plays it; one entry per device."""
+    """What a round brings, simulated or real; one entry per device."""
 
     seed: int
     """The run's seed."""
@@ -179,7 +179,7 @@ def decide(
         observation: What is known of the round.
         resource_blocks: Equal parts of the band; None where any share can be given.
     """
-    # 0/0 of a gain of 0 with no time left, and queues beyond all bounds: of devices that nobody can choose.
+    # 0/0 of a gain of 0 with no time left, and queues beyond all bounds: of devices that cannot be chosen.
     with np.errstate(over="ignore", invalid="ignore"):
         decision = scheduler.decide(accounts.scheduler, observation)
     if resource_blocks is None:

@@ -2,7 +2,7 @@
 
 Problem P₂ (equation 25), for the devices S that take part, with w_k the price of a joule of device k:
 
-    minimise    Σ_{k∈S} w_k E_k(θ_k),          E_k(θ) = a_k θ (e^{b_k/θ} − 1)
+    minimize    Σ_{k∈S} w_k E_k(θ_k),          E_k(θ) = a_k θ (e^{b_k/θ} − 1)
     subject to  Σ_{k∈S} θ_k ≤ 1                                                        (14c)
                 θ_k^min ≤ θ_k ≤ 1,             θ_k^min ln(1 + s_k/θ_k^min) = b_k       (25a)
 
@@ -17,7 +17,7 @@ Each E_k is convex and falling, so the whole band is used and the optimum is the
 
 for one multiplier μ, that is θ_k = max(θ_k(μ), θ_k^min) with Σ_k max(θ_k(μ), θ_k^min) = 1. θ_k ≤ 1 follows.
 
-Where we leave the paper: Algorithm 2 looks for Σ θ_k(μ) = 1 and lifts the shares to θ^min afterwards, so they
+Where we leave the paper: Algorithm 2 looks for Σ θ_k(μ) = 1 and lifts the shares to θ^min afterward, so they
 add up to more than 1 whenever a minimum binds; its bracket for μ is then too small; and its tolerance on μ is
 absolute. The tests keep it for comparison.
 """
@@ -188,7 +188,7 @@ def solve_shares(uplink: Uplink, weight: FloatArray, floor: FloatArray) -> Alloc
 
 
 def _prices(weight: FloatArray, sends: BoolArray, feasible: BoolArray) -> FloatArray:
-    """The weights, or 1 for everybody in a problem where nobody's joules have a price."""
+    """The weights, or 1 for all devices in a problem where no device's joules have a price."""
     free = feasible & ~((weight > 0) & sends).any(-1)
     return np.where(free[:, None], 1.0, weight)
 

@@ -15,8 +15,8 @@ def printed_rule(uplink: Uplink, weight: FloatArray, floor: FloatArray) -> Alloc
     """Section IV-B: a device with q_k = 0 gets "the minimal required bandwidth", θ^min; the rest is optimal.
 
     At θ^min a device sends at full power for all the time left, so this spends the most energy it can spend.
-    `solve_shares` already gives θ^min to free devices beside others that have a price; only where all of them are
-    free does it differ, because there it minimises the total energy. One problem at a time, no batches.
+    `solve_shares` already gives θ^min to free devices next to others that have a price; only where all of them are
+    free does it differ, because there it minimizes the total energy. One problem at a time, no batches.
     """
     solved = solve_shares(uplink, weight, floor)
     if not solved.feasible or ((weight > 0) & uplink.curve.sends).any():

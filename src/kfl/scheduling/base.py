@@ -49,7 +49,7 @@ class Observation:
     uplink: Uplink | None
     """None when the run has no radio: then uploads are free and instant."""
     empty: BoolArray | None = None
-    """Devices that are there without the charge to take part, and so not available; None where nobody is."""
+    """Devices that are there without the charge to take part, and so not available; None where no device is."""
     capacity_j: float | None = None
     """What the battery of a device holds, where a harvest fills it."""
 
@@ -103,7 +103,7 @@ class Decision:
     clock_hz: FloatArray | None = None
     """Clock of each processor; None where the model leaves no choice."""
     objective: float = float("nan")
-    """Value of what the scheduler minimises; NaN where it minimises nothing."""
+    """Value of what the scheduler minimizes; NaN where it minimizes nothing."""
     lower_bound: float = float("nan")
     """No decision within the scheduler's limits has an objective below this; NaN where it does not know."""
     status: Status = field(default_factory=Status)
@@ -195,7 +195,7 @@ class Scheduler(Fields, ABC):
         return (inspect.getdoc(cls) or "").partition("\n")[0]
 
     def drift_weights(self, budget_j: FloatArray, horizon: int, samples: FloatArray) -> tuple[float, FloatArray] | None:
-        """V, and γ_t of every round, of a scheduler that minimises the drift-plus-penalty (22) in each round.
+        """V, and γ_t of every round, of a scheduler that minimizes the drift-plus-penalty (22) in each round.
 
         None for all others: Proposition 2 is not about them. `budget_j` is each device's budget for all `horizon`
         rounds, `samples` its data D_k.
@@ -230,7 +230,7 @@ class Scheduler(Fields, ABC):
         return np.full(observation.size, np.inf)
 
     def objective(self, state: SchedulerState, observation: Observation, decision: Decision) -> float:
-        """The value of what this scheduler minimises; NaN where it minimises nothing."""
+        """The value of what this scheduler minimizes; NaN where it minimizes nothing."""
         return float("nan")
 
     def update(self, state: SchedulerState, decision: Decision, spent_j: FloatArray) -> SchedulerState:

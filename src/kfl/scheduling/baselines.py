@@ -1,7 +1,7 @@
 """The schedulers that others are compared with: fixed patterns, round robin, myopic, and two that look at joules.
 
 The paper's section V compares temporal patterns (uniform, ascend, descend) and, in V-C, round robin and myopic.
-It does not say how these share the band; here each minimises the total energy of the devices it chose. The two
+It does not say how these share the band; here each minimizes the total energy of the devices it chose. The two
 at the end of this module, the cheapest devices and a fixed set, are what work on wireless learning compares with.
 """
 
@@ -23,7 +23,7 @@ from kfl.scheduling.status import Status
 
 
 def _serve_all(observation: Observation, chosen: BoolArray) -> Decision:
-    """Share the band among the chosen devices with the least total energy; the status says where there is nobody."""
+    """Share the band among the chosen devices with the least total energy; the status says where there is none."""
     if not chosen.any():
         unable = by_reason(standing(observation), np.ones_like(chosen))
         return Decision.nobody(len(chosen), Status("nobody_able", unable))
@@ -72,7 +72,7 @@ class RandomDevices(Scheduler):
         """Draw the round's number of devices among those that can take part.
 
         Each device draws a ticket and the lowest tickets win, so that a device that drops out makes room for
-        one other and changes nobody else's luck.
+        one other and changes no other device's luck.
         """
         able = reachable(observation)[0]
         wanted = self.size(observation.round, state.horizon)
@@ -115,7 +115,7 @@ def rising_size(round_index: int, horizon: int, average: int) -> int:
     if round_index >= mirror:
         return average if round_index == mirror else 2 * average - rising_size(mirror, horizon, average)
     steps = horizon - 1
-    # 1 + (2·average − 2) t / (T − 1), rounded to the nearest whole number, halves up, in integers.
+    # 1 + (2·average − 2) t / (T − 1), rounded to the nearest integer, halves up, in integers.
     return 1 + (2 * (2 * average - 2) * round_index + steps) // (2 * steps)
 
 
@@ -206,7 +206,7 @@ class Myopic(Scheduler):
 
     What fits into this allowance depends on the share, and so on the others:
     a device fits from some share on, and if these shares together exceed the band, the largest are left out.
-    Nobody then spends more than the allowance. The paper divides by T − t + 1 with t from 1, here T − t with t
+    No device then spends more than the allowance. The paper divides by T − t + 1 with t from 1, here T − t with t
     from 0. Where one round of computation costs several allowances, myopic waits until the last rounds, so
     beating it means little.
 
@@ -223,7 +223,7 @@ class Myopic(Scheduler):
         """As many devices as fit their allowance and the band together."""
         if observation.uplink is None:
             raise ConfigError(
-                "scheduler", self.name, "another one when there is no radio: without it nobody spends energy"
+                "scheduler", self.name, "another one when there is no radio: without it no device spends energy"
             )
         rounds_left = max(state.horizon - observation.round, 1)
         allowance_j = observation.battery_j / rounds_left
@@ -257,7 +257,7 @@ class GreedyEnergy(Scheduler):
             _check_count(self.count)
 
     def limited(self, state: SchedulerState, observation: Observation) -> Observation:
-        """Nobody spends more than is left of its budget, whether budgets are hard or not."""
+        """No device spends more than is left of its budget, whether budgets are hard or not."""
         return replace(observation, hard_budget=True)
 
     def decide(self, state: SchedulerState, observation: Observation) -> Decision:
@@ -318,7 +318,7 @@ class FixedSet(Scheduler):
         _check_count(self.count)
 
     def decide(self, state: SchedulerState, observation: Observation) -> Decision:
-        """Those of the set that can take part; nobody stands in for the others."""
+        """Those of the set that can take part; no device stands in for the others."""
         ticket = stream(observation.seed, "fixed-set").random(observation.size)
         members = np.argsort(ticket, kind="stable")[: self.count]
         chosen = _mask(members, observation.size)

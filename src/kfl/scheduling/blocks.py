@@ -1,11 +1,11 @@
 """Shares in whole resource blocks: the band is cut into n equal blocks and every device gets some of them.
 
 For a device with m blocks the energy E(m/n) is convex and falling in m. So the split of n blocks that
-minimises Σ w_k E_k is found by giving one block at a time to the device that saves most by it, starting from the
+minimizes Σ w_k E_k is found by giving one block at a time to the device that saves most by it, starting from the
 fewest blocks with which each device can send at all. The weights w_k are those the scheduler shared the band with.
 
-Where the blocks do not carry everybody, who stays is a knapsack problem. Devices are kept by what they are worth per
-block, or the ones that need fewest, whichever leaves the scheduler better off.
+Where the blocks do not carry all devices, choosing those that stay is a knapsack problem. Devices are kept by what they
+are worth per block, or the ones that need fewest, whichever leaves the scheduler better off.
 """
 
 from __future__ import annotations
@@ -81,10 +81,10 @@ def round_to_blocks(
 ) -> BlockSplit:
     """The best split of `blocks` equal parts of the band among the devices that have a share.
 
-    Nobody gets fewer blocks than the power limit (and `energy_limit_j`, a hard budget) asks for. Minimises
-    Σ weight · energy, weight 1 by default. Where not everybody fits, the devices that are left out are those with which
-    Σ (weight · energy − worth) would be larger; without a worth, those that need most blocks. Blocks that save nobody
-    any energy stay unused.
+    No device gets fewer blocks than the power limit (and `energy_limit_j`, a hard budget) asks for. Minimizes
+    Σ weight · energy, weight 1 by default. Where not all devices fit, the devices that are left out are those with
+    which Σ (weight · energy − worth) would be larger; without a worth, those that need most blocks. Blocks that save no
+    device any energy stay unused.
 
     Args:
         share: Of each device, (n,), 0 for those that stay out.

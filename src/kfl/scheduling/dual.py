@@ -1,6 +1,6 @@
 """The dual scheduler: the best set of devices, with a certificate of how far it can be from the best.
 
-It minimises what Algorithm 3 minimises, equation (22), but does not grow a set device by device. One price for
+It minimizes what Algorithm 3 minimizes, equation (22), but does not grow a set device by device. One price for
 the band separates the problem over devices (`kfl.scheduling._relaxation`), which gives a lower bound on the
 value of every set; the set the price suggests is then mended (`kfl.scheduling._repair`). The distance between
 the two is printed with every decision and is at most one device's worth, V γ_t D_k.
@@ -42,7 +42,7 @@ class Dual(DriftScheduler):
     name: ClassVar[str] = "dual"
 
     def decide(self, state: SchedulerState, observation: Observation) -> Decision:
-        """A set close to the best one, its shares and powers, its objective and a bound on everybody's."""
+        """A set close to the best one, its shares and powers, its objective and a bound on that of any other set."""
         v, gamma = self.round_v(state, observation), data_weight(self.gamma, observation.round)
         seen = self.limited(state, observation)
 
@@ -79,7 +79,7 @@ def best_priced_set(
     extra_price: Callable[[NDArray[np.intp]], float],
     memory: Memory,
 ) -> tuple[Decision, float]:
-    """Return the set, with its shares, that nearly minimises Σ price_k E_U,k − worth_k, and a bound on every set.
+    """Return the set, with its shares, that nearly minimizes Σ price_k E_U,k − worth_k, and a bound on every set.
 
     Args:
         observation: The round.
@@ -90,7 +90,7 @@ def best_priced_set(
         memory: What makes the next large round quicker.
 
     Returns:
-        The decision, whose objective is 0 for nobody and NaN otherwise, and the bound.
+        The decision, whose objective is 0 for no device and NaN otherwise, and the bound.
     """
     if is_large(observation):
         found = _large_set(observation, seen, worth, price, extra_price, memory)
@@ -156,14 +156,14 @@ def _large_set(
 
 
 def _share_band(devices: Candidates, tiny: float) -> tuple[FloatArray, FloatArray]:
-    """Shares that minimise Σ (q_k + ε) E_U,k for a set that fits, and the energies.
+    """Shares that minimize Σ (q_k + ε) E_U,k for a set that fits, and the energies.
 
     The paper gives a device with q = 0 the smallest share that works, where it sends at full power all the
     time; a small price on its joules avoids that at no cost to the others.
     """
     price = devices.queue_j + tiny
     if not price.any():
-        price = np.ones_like(price)  # nobody's joules count: then save as many as possible
+        price = np.ones_like(price)  # no device's joules count: then save as many as possible
     priced = devices.with_prices(price)
     share = fitted_shares(priced, band_log_price(priced))
     return share, devices.curve.energy_j(share)

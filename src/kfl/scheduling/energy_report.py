@@ -35,7 +35,7 @@ def dominant(compute_j: ArrayLike, upload_j: ArrayLike) -> str:
 
 
 def by_part(parts_j: Mapping[str, ArrayLike]) -> str:
-    """Return in words where the joules went: the largest part first, without parts that took nothing.
+    """Return the energy breakdown in words: the largest part first, without parts that took nothing.
 
     >>> by_part({"computing": [1.0, 0.5], "static": 0.0, "radiating": 1e-6, "tail": 4.5})
     'Where the energy went: tail 75.0 %, computing 25.0 %; less than 0.1 %: radiating.'
@@ -52,7 +52,7 @@ def by_part(parts_j: Mapping[str, ArrayLike]) -> str:
 
 
 def beside_random(scheduler: str, spent_j: float, taken: int, count: int, random_j: float, random_taken: int) -> str:
-    """Return what a scheduler spent on so many participations, beside so many random devices a round.
+    """Return what a scheduler spent on so many participations, next to so many random devices a round.
 
     >>> beside_random("dual", 78.0, 1184, 10, 70.0, 1000)
     'dual spent 78 J on 1,184 participations; 10 random devices a round would have spent 70 J on 1,000.'
@@ -64,7 +64,7 @@ def beside_random(scheduler: str, spent_j: float, taken: int, count: int, random
 
 
 def certified(participation_count: Sequence[int], rounds: int, spent_j: float, least_j: float) -> str:
-    """Return how often everybody took part, and the certificate of the energy that this took.
+    """Return how often every device took part, and the certificate of the energy that this took.
 
     >>> certified([4, 5, 4], 20, 7.5, 7.4)
     'Every device took part in 4 to 5 of 20 rounds, for 7.5 J; certified: no schedule in which each does so as often \

@@ -2,7 +2,7 @@
 
 A device is *owed* p of a participation in each round, and pays one back when it takes part: z ← z + p − α. It waits
 until it is owed a whole one, and then until a round costs it no more than z times what its rounds have cost so far, so
-that it sits out deep fades and never falls far behind. Among those who are ready, the round minimises
+that it sits out deep fades and never falls far behind. Among those who are ready, the round minimizes
 
     Σ_k α_k (E_k − z_k e_k),        e_k the mean joules of the device's rounds so far,
 
@@ -71,7 +71,7 @@ class LeastEnergy(Scheduler):
         return replace(Scheduler.init(self, budget_j, horizon), memory=memory)
 
     def limited(self, state: SchedulerState, observation: Observation) -> Observation:
-        """Nobody spends more than is left of its budget."""
+        """No device spends more than is left of its budget."""
         return replace(observation, hard_budget=True)
 
     def decide(self, state: SchedulerState, observation: Observation) -> Decision:

@@ -1,6 +1,6 @@
 """Algorithm 3: energy-aware online device scheduling.
 
-Each round minimises, as well as a greedy order can, the drift-plus-penalty of equation (22),
+Each round minimizes, as well as a greedy order can, the drift-plus-penalty of equation (22),
 
     Y(S) = −V γ_t Σ_{k∈S} D_k + Σ_{k∈S} q_k E_k,
 
@@ -16,7 +16,7 @@ Where we leave the paper:
 * Ties, as in round 0 where every queue is empty: the device with the smaller θ^min first.
 * Devices that cannot finish, or with hard budgets cannot afford it, are never in play, and a hard budget is a
   floor on the share. A prefix whose least shares exceed the band ends the loop, as all longer ones do too.
-* Nobody, with Y = 0, is a candidate.
+* The empty set, with Y = 0, is a candidate.
 * Devices with q_k = 0 are weighted with a small ε instead of getting θ^min (see `epsilon`).
 """
 

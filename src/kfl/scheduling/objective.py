@@ -1,4 +1,4 @@
-"""What Algorithm 3 and the dual scheduler both minimise in a round: the drift-plus-penalty, equation (22),
+"""What Algorithm 3 and the dual scheduler both minimize in a round: the drift-plus-penalty, equation (22),
 
     −V γ_t Σ_k α_k D_k + Σ_k q_k α_k E_k,        E_k = E_L + E_U,
 
@@ -40,7 +40,7 @@ from kfl.scheduling.base import Decision, Observation, Scheduler, SchedulerState
 from kfl.scheduling.curve import BoolArray, FloatArray
 
 LARGEST_WEIGHT = 1e30
-"""Weights in what schedulers minimise are no larger: products with samples and joules must stay finite."""
+"""Weights in what schedulers minimize are no larger: products with samples and joules must stay finite."""
 _WEIGHT = Range(0, LARGEST_WEIGHT, f"a number from 0 to {LARGEST_WEIGHT:g}")
 
 _EXPECTED = '"inverse", "constant" or "module:function", a function of the round (from 0) that returns a number'
@@ -48,13 +48,13 @@ _EXPECTED = '"inverse", "constant" or "module:function", a function of the round
 
 @dataclass(frozen=True)
 class DriftScheduler(Scheduler):
-    """What schedulers that minimise the drift-plus-penalty have in common: its parameters.
+    """What schedulers that minimize the drift-plus-penalty have in common: its parameters.
 
     The printed V is in J² per sample, so one number means something else in every cell and for every horizon. Without
     it V follows from `relative_v`, which has no unit, and devices wait out deep fades (`dearest_upload`).
 
-    A budget is a permission: V says when it is spent, never that less of it would do. Where budgets pay for everybody
-    in every round, everybody takes part, whatever V is, and a fixed number of random devices spends less; where all
+    A budget is a permission: V says when it is spent, never that less of it would do. Where budgets pay for all devices
+    in every round, every device takes part, whatever V is, and a fixed number of random devices spends less; where all
     rounds cost a device nearly the same, as with a modem's tail, random devices within the same budgets learn as much
     (`reproduction/energy/random_devices.py`). `least-energy` spends no more than a share of the rounds takes.
     """
@@ -72,7 +72,7 @@ class DriftScheduler(Scheduler):
     relative V and batteries that a harvest fills, all rounds weigh the same."""
     epsilon: Annotated[float, _WEIGHT] = 1e-6
     """Weight of a joule that is within budget, as a fraction of the mean budget per round (of 1 J if there are no
-    budgets): the band is shared to minimise Σ (q_k + ε) E_k. Queues move in steps of the budget per round, so this is
+    budgets): the band is shared to minimize Σ (q_k + ε) E_k. Queues move in steps of the budget per round, so this is
     far below any queue that matters: the round's Σ q E is at most ε Σ p_max T_U above its minimum, 1e-5 at the paper's
     settings against 0.01 for one device's data in the last round. Without it, devices with q = 0 would send at full
     power."""
@@ -138,7 +138,7 @@ class DriftScheduler(Scheduler):
         return replace(observation, hard_budget=True, battery_j=np.minimum(left_j, most_j))
 
     def energy_weight(self, state: SchedulerState, observation: Observation) -> FloatArray:
-        """q_k + ε, so that the band is shared to minimise Σ (q_k + ε) E_k."""
+        """q_k + ε, so that the band is shared to minimize Σ (q_k + ε) E_k."""
         return state.queue_j + self.small_price(state, observation)
 
     def worth(self, state: SchedulerState, observation: Observation) -> FloatArray:
@@ -161,7 +161,7 @@ class DriftScheduler(Scheduler):
 def drift_objective(
     v: float, weight: float, samples: FloatArray, queue_j: FloatArray, chosen: BoolArray, energy_j: FloatArray
 ) -> float:
-    """Equation (22) for one decision: −V γ_t Σ D_k + Σ q_k E_k over the chosen devices; 0 for nobody.
+    """Equation (22) for one decision: −V γ_t Σ D_k + Σ q_k E_k over the chosen devices; 0 for no device.
 
     `weight` is γ_t and `energy_j` each device's whole energy, E_L + E_U. A device with an empty queue adds
     nothing, whatever its energy (0 · ∞ = 0).
@@ -190,7 +190,7 @@ def _mean_data(samples: FloatArray) -> float:
 
 
 def typical_allowance_j(allowance_j: FloatArray) -> float:
-    """The mean budget per round of the devices that have one, 1 J if nobody has: the unit of joules in weights.
+    """The mean budget per round of the devices that have one, 1 J if no device has: the unit of joules in weights.
 
     >>> typical_allowance_j(np.array([0.1, 0.3, np.inf]))
     0.2

@@ -159,8 +159,8 @@ class _Fields:
         when = f" in round {self.top.round + where[0]}" if len(where) > 1 and self.described > 1 else ""
         ways = {
             "gain": "give gain (linear) or gain_db; 0 is a device that is not heard",
-            "cpu_hz": "give it beside flops, or compute_time_s and compute_energy_j in place of both",
-            "flops": "give it beside cpu_hz, or compute_time_s and compute_energy_j in place of both",
+            "cpu_hz": "give it together with flops, or compute_time_s and compute_energy_j in place of both",
+            "flops": "give it together with cpu_hz, or compute_time_s and compute_energy_j in place of both",
         }
         how = ways.get(name, f"{DEVICE_FIELDS[name].meaning}; give it for the device, or at the top for all")
         raise ProblemError(f"{name} of device {self.ids[where[-1]]!r}{when} is missing: {how}.")

@@ -72,7 +72,7 @@ Whole = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=10**12)]
 _NUMBER, _DECIBELS = "a finite number, 0 or more", "a number of decibels between -400 and 400"
 _WATTS = f"a number of watts from 0 to {MOST_POWER_W:,.0f}"
 _JOULES = f"a number of joules from 0 to {_MOST_ONCE_J:,.0f}"
-_WHOLE, _TRUTH = "a whole number, 0 or more", "true or false"
+_WHOLE, _TRUTH = "an integer, 0 or more", "true or false"
 
 
 def _about(meaning: str, right: str, default: Any = None, otherwise: str = "", **limits: Any) -> Any:
@@ -95,21 +95,21 @@ class FileTop(BaseModel):
     noise_dbm_per_hz: Decibels = _about("noise power density N₀", _DECIBELS, -174.0)
     rounds: Whole | None = _about(
         "the horizon T: budgets are for this many rounds",
-        "a whole number, 1 or more",
+        "an integer, 1 or more",
         None,
         "up to the last round of the file",
         ge=1,
     )
     round: Whole = _about("the first round of the file, counted from 0", _WHOLE, 0)
     hard_budget: bool = _about(
-        "true: nobody may spend more than its battery holds", _TRUTH, default=False, otherwise="false"
+        "true: no device may spend more than its battery holds", _TRUTH, default=False, otherwise="false"
     )
     seed: Annotated[int, BeforeValidator(_whole), Field(ge=0, le=2**63)] = _about(
         "names the draws of schedulers that draw", _WHOLE, 0
     )
     resource_blocks: Whole | None = _about(
         "shares of the band come in multiples of 1/this",
-        "a whole number of blocks from 1 to 1e9",
+        "an integer of blocks from 1 to 1e9",
         None,
         "shares are real numbers",
         ge=1,
@@ -220,7 +220,7 @@ CELL_FIELDS = {name: _OF[name] for name in _NAMES[:_FIRST]}
 """Fields that stand once in a file: at the top of JSON, or in lines `# name = value` above a CSV."""
 
 DEVICE_FIELDS = {
-    "id": FieldWords("id", "the device's name; no two are the same", "a text or a whole number", "required"),
+    "id": FieldWords("id", "the device's name; no two are the same", "a text or an integer", "required"),
     **{name: _OF[name] for name in _NAMES[_FIRST:]},
 }
 """Fields of a device. All but `id` may also stand at the top: then they hold for devices without their own."""
@@ -319,7 +319,7 @@ def _as_float(value: Any) -> float | None:
     """A number of a file, or the text of one, as a float; None for anything else."""
     try:
         return None if isinstance(value, bool) else float(value)
-    except OverflowError:  # a whole number of more than 308 digits
+    except OverflowError:  # an integer of more than 308 digits
         return float("inf")
     except (TypeError, ValueError):
         return None

@@ -28,7 +28,7 @@ _BUDGET_MARGIN = 1e-12
 
 
 def share_floor(observation: Observation) -> FloatArray:
-    """The least share of each device, with nobody else in the band; infinite where no share is enough.
+    """The least share of each device, with no other device in the band; infinite where no share is enough.
 
     The floor is the larger of θ^min, from the power limit (25a), and, with hard budgets, the share from which
     on the battery pays for the round: what the share costs ≤ battery − base.
@@ -38,7 +38,7 @@ def share_floor(observation: Observation) -> FloatArray:
 
 
 def reachable(observation: Observation) -> tuple[BoolArray, FloatArray]:
-    """The devices that could be scheduled at all this round, and everybody's least share."""
+    """The devices that could be scheduled at all this round, and every device's least share."""
     floor = share_floor(observation)
     return observation.available & np.isfinite(floor), floor
 
@@ -54,7 +54,7 @@ def budget_floor(observation: Observation) -> FloatArray:
 def serve(
     observation: Observation, chosen: BoolArray, weight: FloatArray, allocator: Allocator = solve_shares
 ) -> Decision:
-    """Shares and powers for the chosen devices, minimising Σ weight · energy, as a decision without objective.
+    """Shares and powers for the chosen devices, minimizing Σ weight · energy, as a decision without objective.
 
     Devices that can never finish or afford it are left out. If the least shares of the others do not fit the
     band together, those with the largest are left out until they do.
@@ -215,7 +215,7 @@ def kept_out(
 
 
 def nobody_there(observation: Observation) -> Status:
-    """What to say of a round in which no device is available: nobody is there, or nobody who is has any charge."""
+    """Return why a round has no available device: all are offline, or those online have no charge."""
     empty = by_reason(standing(observation), observation.present)
     return Status("nobody_charged", empty) if empty else Status("nobody_available")
 

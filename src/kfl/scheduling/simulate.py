@@ -100,7 +100,7 @@ class ScheduledRound:
     queue_j: FloatArray
     """Virtual queues after the round."""
     objective: float
-    """NaN where the scheduler minimises nothing."""
+    """NaN where the scheduler minimizes nothing."""
     lower_bound: float
     """NaN where the scheduler knows none."""
     status: Status
@@ -109,7 +109,7 @@ class ScheduledRound:
     clock_hz: FloatArray | None = None
     """Clocks, NaN where only times are known. This and what follows is None in the paper's model."""
     parts_j: Mapping[str, FloatArray] | None = None
-    """Where the joules went, by the words of `ENERGY_PARTS`."""
+    """Energy breakdown, by the words of `ENERGY_PARTS`."""
     upload_by: NDArray[np.int8] | None = None
     """What decided how long each upload takes, as positions in `kfl.scheduling.uplink.UPLOAD_BY`."""
     clock_by: NDArray[np.int8] | None = None

@@ -9,7 +9,7 @@ open, to listen to, and to keep for a while after the last packet. The energy of
     static       p_s t_c
     radiating    p t_u / η                 what the amplifier draws to radiate p for t_u seconds
     circuits     p_c t_u
-    tail         E_0 + p_tail t_tail       once per round: opening the connection, and keeping it afterwards
+    tail         E_0 + p_tail t_tail       once per round: opening the connection, and keeping it afterward
     receiving    p_r t_r                   while the broadcast is on the air
 
 `Uplink` joins it with the radio and chooses the cost curve.

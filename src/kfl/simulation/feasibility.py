@@ -47,11 +47,11 @@ class Feasibility:
 
     @property
     def nobody(self) -> bool:
-        """Whether nobody is left."""
+        """Whether no device is left."""
         return self.count == self.devices
 
     def sentence(self) -> str:
-        """Who cannot take part and why, for a person; empty where everybody can."""
+        """Who cannot take part and why, for a person; empty where every device can."""
         if not self.never:
             return ""
         parts = [f"{several(len(who), 'device')} {self.why[reason]}" for reason, who in self.never.items()]
@@ -79,7 +79,7 @@ def check_feasibility(fleet: Fleet, state: RunState) -> Feasibility:
 def _why(reason: str, seen: Observation, who: tuple[int, ...]) -> str:
     """The numbers of the device that comes nearest, and what would help."""
     some, uplink = list(who), seen.uplink
-    assert uplink is not None  # without a radio everybody can
+    assert uplink is not None  # without a radio every device can
     if reason == "past_deadline":
         work_s = float(seen.compute_time_s[some].min())
         left_s = float((seen.compute_time_s[some] + uplink.upload_time_s[some]).max())

@@ -98,7 +98,7 @@ class Replies:
     sent_bits: Mapping[int, float] = field(default_factory=dict)
     """Sizes of the uploads, counted from what they hold; of a device that is not here, what was declared counts."""
     broadcast_s: float | None = None
-    """Part of `time_s` before the devices began; None where nobody knows."""
+    """Part of `time_s` before the devices began; None where unknown."""
     sums: Sums | Status | None = None
     """Where uploads are added unseen: their sums, or why there are none. None where `uploads` count."""
     states: Mapping[int, State] = field(default_factory=dict)

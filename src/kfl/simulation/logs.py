@@ -412,7 +412,7 @@ def diverged_sentence(diverged: float, participations: float) -> str:
 
 
 def totals(rounds: Sequence[RoundLog]) -> dict[str, Any]:
-    """Sums over all rounds; where the energy model is not the printed one, also where the joules went."""
+    """Sums over all rounds; where the energy model is not the printed one, also the energy breakdown."""
     whole = any(log.clock_hz for log in rounds)
     return {
         "energy_j": sum(log.energy_j for log in rounds),

@@ -73,7 +73,7 @@ def budget_warnings(fleet: Fleet) -> list[str]:
 
 
 def least_energy(fleet: Fleet, state: RunState, logs: Sequence[RoundLog]) -> float | None:
-    """A bound on the joules of every schedule in which each device takes part as often; None where nobody asks for it.
+    """A bound on the joules of every schedule in which each device takes part as often; None if not requested.
 
     With faults devices do less than a round, and there is none.
     """

@@ -34,7 +34,7 @@ def begin(fleet: Fleet) -> RunState:
 
 
 def initial_state(fleet: Fleet) -> RunState:
-    """The state before round 0, of models that nobody has evaluated yet."""
+    """The state before round 0, of models that no device has evaluated yet."""
     experiment, table = fleet.experiment, fleet.table
     batteries = None if fleet.cell is None else fleet.cell.batteries()
     return RunState(
@@ -106,7 +106,7 @@ def aggregate(
         return state.server, rejected, Status("no_quorum", facts={"usable": replies.usable, "chosen": chosen})
     if replies.sums is not None:
         summation = summation_of(experiment.algorithm)
-        assert summation is not None  # or nobody could have added uploads
+        assert summation is not None  # or uploads could not have been added
         return summation.apply(state.server, replies.sums), rejected, decision.status
     key = RoundKey(experiment.seed, state.round)
     server, refused = experiment.algorithm.aggregate(state.server, replies.uploads, engine=fleet.engine, key=key)
@@ -210,7 +210,7 @@ def _ratio(spent_j: FloatArray, planned_j: FloatArray) -> FloatArray:
 
 
 def battery_facts(state: RunState, conditions: Conditions, decision: Decision) -> dict[str, Any]:
-    """Charges, empty devices and what everybody harvested, for the round's log; nothing without batteries."""
+    """Charges, empty devices and what every device harvested, for the round's log; nothing without batteries."""
     batteries, empty, harvest_j = state.accounts.batteries, conditions.observation.empty, conditions.harvest_j
     if batteries is None:
         return {}

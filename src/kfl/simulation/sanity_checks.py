@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 DOUBTFUL = 0.2
 """From this share of devices with a single class on, accuracy is questioned."""
 LARGE_INPUT = 30.0
-"""Networks as PyTorch initialises them expect numbers around 1; training on much larger ones diverges."""
+"""Networks as PyTorch initializes them expect numbers around 1; training on much larger ones diverges."""
 SAMPLES_READ = 256
 
 
@@ -48,7 +48,7 @@ def _large_inputs(world: World) -> list[str]:
         return []
     return [
         f"Inputs reach {largest:.4g}, where networks expect numbers around 1: divide them (images: by 255) or "
-        "standardise them, or training may diverge."
+        "standardize them, or training may diverge."
     ]
 
 

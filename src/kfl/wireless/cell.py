@@ -114,7 +114,7 @@ class Cell:
         """Return the radio's part of what a scheduler sees in one round.
 
         Where the broadcast is counted, its time at the weakest device is taken off the deadline before anyone is
-        chosen, so that the deadline holds whoever is; `broadcast` gives the real, shorter one.
+        chosen, so that the deadline holds for any choice; `broadcast` gives the real, shorter one.
 
         Args:
             round_index: Counted from 0.

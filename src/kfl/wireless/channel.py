@@ -38,7 +38,7 @@ class Fading:
     coefficient: ComplexArray
     """g_k of each device; |g_k|² is its power gain, 1 on average."""
     memory: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    """Arrays that a model needs in the next round beside the coefficients; kept in checkpoints."""
+    """Arrays that a model needs in the next round next to the coefficients; kept in checkpoints."""
 
 
 @dataclass(frozen=True, eq=False)

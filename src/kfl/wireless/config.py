@@ -52,13 +52,13 @@ class CellConfig(Fields):
     """The whole uplink band B, shared by the scheduled devices (FDMA)."""
     noise_dbm_per_hz: Annotated[float, _DECIBELS] = -174.0
     """Noise power density N_0. The paper prints "dBm"; it is dBm per Hz."""
-    radius_m: Annotated[float, _size("metres")] = 500.0
-    """Radius of the cell; the server is at its centre."""
+    radius_m: Annotated[float, _size("meters")] = 500.0
+    """Radius of the cell; the server is at its center."""
     reference_gain_db: Annotated[float, _DECIBELS] = -30.0
-    """Channel gain h_0 at one metre. The paper prints "dBm"; a gain is in dB."""
+    """Channel gain h_0 at one meter. The paper prints "dBm"; a gain is in dB."""
     path_loss_exponent: Annotated[float, _UP_TO_400] = 2.0
     """The gain falls with distance^−v."""
-    min_distance_m: Annotated[float, _size("metres")] = 1.0
+    min_distance_m: Annotated[float, _size("meters")] = 1.0
     """No device is nearer to the server than this."""
     max_power_dbm: Annotated[float, _DECIBELS] = 30.0
     """Largest transmit power of a device."""
@@ -112,7 +112,7 @@ class CellConfig(Fields):
     """What fills the batteries. Their mean harvest then is the budget. The name of a registered source selects it."""
     shadowing_db: Annotated[float, Range(0, 100, "a number of decibels between 0 and 100")] = 0.0
     """Standard deviation of log-normal shadowing; 0 for none, as in the paper."""
-    shadowing_distance_m: Annotated[float, _size("metres")] = 50.0
+    shadowing_distance_m: Annotated[float, _size("meters")] = 50.0
     """Shadowing of a device that moves by this much keeps a correlation of 1/e."""
     mobility: Mobility | str = NoMobility()
     """How devices move. The name of a registered model selects it."""

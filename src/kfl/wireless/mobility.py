@@ -78,7 +78,7 @@ class NoMobility(Mobility):
 
 
 def place_devices(cell: CellConfig, seed: int, devices: int) -> FloatArray:
-    """Points (x, y) in metres, uniform over the disc around the server, outside its innermost metre(s).
+    """Points (x, y) in meters, uniform over the disc around the server, outside its innermost meter(s).
 
     >>> from kfl.wireless import CellConfig
     >>> start_m = place_devices(CellConfig(), seed=0, devices=3)

@@ -1,7 +1,7 @@
 """Ready-made cells, with the source of every figure.
 
-Each number of a cell is written beside where it comes from, so none can be without. *Our choice* marks the ones that no
-source gives. Two cells are the paper's, as printed, and `small-cell` uses the printed energy model too. The others
+Each number of a cell is written next to where it comes from, so none can be without. *Our choice* marks the ones that
+no source gives. Two cells are the paper's, as printed, and `small-cell` uses the printed energy model too. The others
 describe whole devices: a clock that can be slowed, and the circuits, amplifier and tail of a radio.
 
 Amplifier efficiencies are for the whole transmitter: radiated power over the extra power drawn from the supply at full
@@ -147,7 +147,7 @@ _STREET = {
     "bandwidth_hz": CitedValue(20e6, f"a typical allocation, with nothing else on it, {_CHOICE}"),
     "noise_dbm_per_hz": CitedValue(-169.0, f"thermal noise and a noise figure of 5 dB, {_CHOICE}"),
     "radius_m": CitedValue(115.0, f"{_TR_38_901}, table 7.2-1: sites 200 m apart"),
-    "reference_gain_db": CitedValue(-43.3, _STREET_LOSS, "the loss at one metre"),
+    "reference_gain_db": CitedValue(-43.3, _STREET_LOSS, "the loss at one meter"),
     "path_loss_exponent": CitedValue(3.19, _STREET_LOSS),
     "min_distance_m": CitedValue(10.0, f"{_TR_38_901}, table 7.2-1"),
     "max_power_dbm": CitedValue(23.0, _POWER_CLASS),
@@ -199,7 +199,7 @@ _5G_PHONE = {
     "tail_power_w": CitedValue(
         0.593,
         f"{_PHONE_5G}, table 2, T-Mobile SA",
-        "0.25 W with non-standalone low-band 5G, 1.09 W with millimetre waves",
+        "0.25 W with non-standalone low-band 5G, 1.09 W with millimeter waves",
     ),
     "tail_s": CitedValue(
         10.0,
@@ -218,7 +218,7 @@ _5G_PHONE = {
 
 _MACRO_LOSS = (
     "120.9 + 37.6 log₁₀(d/km) dB at 900 MHz, the macro cell of 3GPP ([TR 45.820]"
-    "(https://www.3gpp.org/dynareport/45820.htm), TR 36.888): 8.1 dB at one metre"
+    "(https://www.3gpp.org/dynareport/45820.htm), TR 36.888): 8.1 dB at one meter"
 )
 _MACRO = {
     "noise_dbm_per_hz": CitedValue(-171.0, f"thermal noise and a noise figure of 3 dB, {_CHOICE}"),

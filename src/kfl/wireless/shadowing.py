@@ -1,6 +1,6 @@
 """Log-normal shadowing: obstacles that weaken or spare a device's path, correlated along the way it goes.
 
-In decibels shadowing is normal with mean 0 and standard deviation `shadowing_db`. When a device moves by d metres its
+In decibels shadowing is normal with mean 0 and standard deviation `shadowing_db`. When a device moves by d meters its
 correlation with what it was falls to exp(−d / `shadowing_distance_m`) (M. Gudmundson, "Correlation model for shadow
 fading in mobile radio systems", Electronics Letters 27(23), 1991), so over rounds
 

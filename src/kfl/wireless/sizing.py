@@ -6,7 +6,7 @@ The rule, with the usual work of a device the forward passes of five passes over
 * A round lasts until the slowest clock has done ten times the largest usual work, and ten devices have then sent whole
   networks at 4 bit/s per hertz.
 * All budgets together pay, at the mean clock, for the usual work of ten mean devices in each round. All devices have
-  the same: for ten times the mean work at the least, and for twice the largest. Nobody may overdraw it.
+  the same: for ten times the mean work at the least, and for twice the largest. No device may overdraw it.
 * Time and joules to encode all samples once come on top, for the algorithms that need an encoder.
 
 So computing dominates, and with more than ten devices energy is scarce. The rule looks at nothing that an algorithm
@@ -70,7 +70,7 @@ def describe_sized_cell(cell: CellConfig, rounds: int) -> str:
     budget = quantity(cell.budget_j_per_round * rounds, "J")
     return (
         f"No cell is named, so this one is sized to the data and the networks: {quantity(cell.bandwidth_hz, 'Hz')}, "
-        f"rounds of {quantity(cell.deadline_s, 's')}, and {budget} for each device that nobody may overdraw. "
+        f"rounds of {quantity(cell.deadline_s, 's')}, and {budget} for each device that no device may overdraw. "
         "--radio chooses another."
     )
 

@@ -219,7 +219,7 @@ class Trace:
         return np.asarray(total + value * (end_s - since_s))
 
     def _add_steps(self, rows: slice, total: FloatArray, since_s: FloatArray, value: FloatArray) -> None:
-        """Add the steps that end with one of these rows, in place; afterwards each device is at its last row."""
+        """Add the steps that end with one of these rows, in place; afterward each device is at its last row."""
         device, time_s = self._device[rows], self._time_s[rows]
         if not len(device):
             return
@@ -334,7 +334,7 @@ class Trace:
         except ValueError:
             count = time_s = math.nan
         if not 0 <= time_s < math.inf or (in_rounds and not count.is_integer()):
-            right = "a whole number of rounds" if in_rounds else "a number of seconds"
+            right = "an integer of rounds" if in_rounds else "a number of seconds"
             what = f"{'round' if in_rounds else 'time_s'} is {_shortened(word)!r}, but must be {right}, 0 or more"
             self._refuse(number, what)
         return time_s

@@ -3,7 +3,7 @@
 Leg n of device k: a target uniform over the cell, a speed uniform between two bounds, both from row k of
 `stream(seed, "waypoint", n)`; on arrival the device pauses. So a walk is a function of the seed alone, and the state
 that is carried along, each device's current leg, only saves walking it again. Devices start uniformly over the cell
-and, as is known of this model, drift towards its middle, where more paths cross; a smallest speed above 0 keeps the
+and, as is known of this model, drift toward its middle, where more paths cross; a smallest speed above 0 keeps the
 mean speed from decaying (Yoon, Liu and Noble, "Random waypoint considered harmful", INFOCOM 2003).
 """
 
@@ -104,7 +104,7 @@ class _Legs:
 
     @staticmethod
     def before_the_first(start_m: FloatArray) -> _Legs:
-        """Everybody has just arrived at the start."""
+        """All devices have just arrived at the start."""
         zero = np.zeros(len(start_m))
         return _Legs(np.full(len(start_m), -1), zero, zero + 1.0, zero, start_m, start_m)
 

@@ -99,14 +99,14 @@ class Account:
 
 
 class Turns:
-    """Requests that are worked on at a time; of those that wait, that of whoever asked least comes first."""
+    """Requests that are worked on at a time; of those that wait, that of the key that asked least comes first."""
 
     def __init__(self, most: int = TURNS) -> None:
         self._free, self._count = most, itertools.count()
         self._waiting: list[tuple[float, int, asyncio.Future[None]]] = []
 
     async def take(self, asked: float) -> None:
-        """Wait for a turn; `asked` is how much whoever waits has asked before."""
+        """Wait for a turn; `asked` is how much the waiting key has asked before."""
         if self._free:
             self._free -= 1
             return

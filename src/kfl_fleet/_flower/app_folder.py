@@ -34,7 +34,7 @@ CLIENT_APP = 'from kfl_fleet.device.client import app\n\n__all__ = ["app"]\n'
 
 
 def program(name: str) -> str:
-    """A program of Flower, beside this Python or on the path."""
+    """A program of Flower, next to this Python or on the path."""
     beside = Path(sys.executable).parent / name
     found = str(beside) if beside.exists() else shutil.which(name)
     if found is None:

@@ -2,9 +2,9 @@
 
 Scripts of a project say `kfl deploy superlink …`. Both programs are Flower's own and take its options. Besides:
 
-    control interface   whoever may use it can send code to every device, and Flower asks nobody who they are. Here a
-                        request must carry the secret in FILE, which `flwr` finds in the project's FLWR_HOME: whoever
-                        can read the project's keys is admitted, another user of the machine is not
+    control interface   anyone who may use it can send code to all devices, without authentication in Flower. Here a
+                        request must carry the secret in FILE, which `flwr` finds in the project's FLWR_HOME: any device
+                        that can read the project's keys is admitted, another user of the machine is not
     fleet interface     what a device sends is bounded before it is stored (`limits`)
     tokens              SuperExec would hand a server app its token as an argument, which every user of the machine
                         can read. Here the app reads it from an open file that has no name
@@ -95,13 +95,13 @@ def read_secret(path: Path) -> str:
 
 
 def gatekeeper(secret: str) -> Any:
-    """Flower's plug for accounts: one account, for whoever knows the secret."""
+    """Flower's plug for accounts: one account, for anyone who knows the secret."""
     from flwr.common.constant import ACCESS_TOKEN_KEY
     from flwr.supercore.error import ApiErrorCode, FlowerError
     from flwr.superlink.auth_plugin import NoOpControlAuthnPlugin
 
     class Gatekeeper(NoOpControlAuthnPlugin):
-        """The account of a SuperLink without accounts, so that earlier runs stay its own; but not for everybody."""
+        """The account of a SuperLink without accounts, so that earlier runs stay its own; but not for everyone else."""
 
         def validate_tokens_in_metadata(self, metadata: Sequence[tuple[str, str | bytes]]) -> tuple[bool, Any]:
             """Whether a request carries the secret, and the account."""

@@ -1,8 +1,8 @@
 """Keeps the database of Flower's SuperLink from growing with every message of a run.
 
 For the objects of every message and answer, Flower 1.41 notes a session of three minutes, and deletes the note once all
-of them have come. kfl sends only objects that somebody reads (`mailbox`), so the notes stay until the run ends:
-11 kB per round of five devices. A session that is over accepts no object any more, so that nobody needs its note;
+of them have come. kfl sends only objects that are read (`mailbox`), so the notes stay until the run ends:
+11 kB per round of five devices. A session that is over accepts no object any more, so that no device needs its note;
 Flower has no option that deletes it. It also keeps every line that the server app prints, for `flwr log`; of these the
 newest stay. Room in the file that becomes free is used again.
 """

@@ -37,7 +37,7 @@ TIMEOUT_S, SLOWEST_BYTES_PER_S = 30.0, 2000.0
 MOST_BYTES, MOST_BYTES_OF = 1 << 20, {"pull-object": 1 << 28, "get-fab": 1 << 26}
 """Of an answer, by its path."""
 CLOCK_S = 2.0
-"""A clock that differs more than this from the server's is set right in signatures."""
+"""A clock that differs more than this from the server's is corrected in signatures."""
 REFUSED = (400, 401, 403, 404, 409, 412, 413, 422)
 """With these the SuperLink refuses a request, if it is the SuperLink that answers: it says why in JSON. All else is a
 server or a proxy that has a problem, and passes."""

@@ -14,7 +14,7 @@ that comes before its own; that function is replaced (`README.md` in this folder
               request counts for the key that signed it; all whose key is not registered share one small account, and
               send no uploads
     turns     few requests are worked on at a time, and of those that wait, that of the key that asked least comes
-              first: whoever floods waits for the others
+              first: a flood waits for the others
     looks     a device that looks for a message and says that it can wait is answered when there is one: most of what
               a SuperLink does otherwise is to say that there is none
 
@@ -56,7 +56,7 @@ LARGEST = "kfl-largest-upload"
 LOOK, WAIT, MOST_WAIT_S = "pull-messages", "kfl-wait-s", 10.0
 """What devices do most, the header in which they say how long they can wait, and the longest that is granted."""
 SETTLED_S = 0.03
-"""Devices that wait are told of messages when the server app has sent nothing more for so long: its records follow a
+"""Waiting devices are notified of messages when the server app has sent nothing more for so long; its records follow a
 message, and who asks for them too early asks again."""
 MOST_RUNS = 16
 """Runs whose largest upload is remembered."""
@@ -133,7 +133,7 @@ class Limits:
             account.open, account.held = account.open - 1, account.held - length
 
     async def _account(self, scope: Scope, headers: MutableMapping[bytes, bytes]) -> Account:
-        """The account of the registered key that signed a request, or that of all strangers."""
+        """The account of the registered key that signed a request, or that of all unregistered keys."""
         key = key_of(headers)
         account = self._accounts.get(key)
         if account is None and key and self._lookups.take(1.0, self.clock.now()) and await self._registered(scope, key):
@@ -187,7 +187,7 @@ class Limits:
     def _most_object(self) -> int:
         """Bytes of a request with an object, by what the runs of this SuperLink have asked for."""
         asked = max(self._largest.values(), default=self.most_upload)
-        # What is packed has names beside its arrays, and what does not shrink grows by a part in a thousand.
+        # What is packed has names next to its arrays, and what does not shrink grows by a part in a thousand.
         return min(self.most_upload, asked + asked // 64 + MOST_BYTES)
 
     def _hearing(self, scope: Scope, send: Send) -> Send:

@@ -36,7 +36,7 @@ class Mailbox:
 
     Args:
         grid: Flower's.
-        most_bytes: what an answer can hold; the SuperLink is told, so that it takes no object that is larger.
+        most_bytes: what an answer can hold; the SuperLink is notified, so it takes no object that is larger.
     """
 
     def __init__(self, grid: Grid, most_bytes: int | None = None) -> None:
@@ -46,7 +46,7 @@ class Mailbox:
         self._announced: list[tuple[Any, Any]] = []
         """Answers that have not come completely: their envelope and the tree of their objects."""
         self._done: list[str] = []
-        """Messages and answers that nobody needs any more."""
+        """Messages and answers that no device needs any more."""
         self._unsent: dict[str, Any] = {}
         """Requests for objects that only a SuperNode of Flower's asks for, by the name of the object."""
 
@@ -133,7 +133,7 @@ class Mailbox:
         return Letter(metadata.reply_to_message_id, None, entries)
 
     def tidy(self, messages: Iterable[str] = ()) -> None:
-        """Have the SuperLink delete what is done, and these messages, which nobody waits for any more.
+        """Have the SuperLink delete what is done, and these messages, which no device waits for any more.
 
         Devices leave that to the server: it is a request that need not go over the air, and no answer waits for it.
         """

@@ -17,7 +17,7 @@ Fields = dict[int, list[int | bytes]]
 
 
 def uint(number: int, value: int) -> bytes:
-    """An unsigned whole number or a truth value; zero is the default and not sent.
+    """An unsigned integer or a truth value; zero is the default and not sent.
 
     >>> uint(1, 300)
     b'\\x08\\xac\\x02'
@@ -26,7 +26,7 @@ def uint(number: int, value: int) -> bytes:
 
 
 def sint(number: int, value: int) -> bytes:
-    """A signed whole number, zero included: it is the value of a choice, which must be seen."""
+    """A signed integer, zero included: it is the value of a choice, which must be seen."""
     return _varint(number << 3 | VARINT) + _varint(value << 1 if value >= 0 else (-value << 1) - 1)
 
 

@@ -66,7 +66,7 @@ class NewOptions:
 
 def new(arguments: Sequence[str]) -> int:
     """Write the project and say what to do next."""
-    options = parse(NewOptions, arguments, "kfl deploy new", NEW)
+    options = parse(NewOptions, arguments, "kfl deploy new", NEW, examples="kfl deploy new my-fleet --devices 5")
     from kfl_fleet.project import write_project
 
     project = write_project(options.folder, options.devices, options.host, options.home)
@@ -109,7 +109,13 @@ class KeysOptions:
 
 def keys(arguments: Sequence[str]) -> int:
     """Make, renew, replace, register: what was asked for."""
-    options = parse(KeysOptions, arguments, "kfl deploy keys", KEYS)
+    options = parse(
+        KeysOptions,
+        arguments,
+        "kfl deploy keys",
+        KEYS,
+        examples="kfl deploy keys\nkfl deploy keys --register\nkfl deploy keys --replace 3",
+    )
     from kfl_fleet.project import Project
     from kfl_fleet.project.project import make_missing, renew_server, replace_device_key
 
@@ -138,7 +144,7 @@ def keys(arguments: Sequence[str]) -> int:
     made = make_missing(project, options.hosts)
     tell(f"{len(made)} files made in {project.keys}." if made else f"Nothing is missing in {project.keys}.")
     if any(path.name == "ca.key" for path in made):
-        tell("Keep ca.key somewhere else: it is needed only for new server certificates, and whoever has it can")
+        tell("Keep ca.key somewhere else: it is needed only for new server certificates, and anyone who has it can")
         tell("pose as the server.")
     if options.register:
         devices = project.config.experiment.devices
@@ -179,7 +185,7 @@ class RunOptions:
 
 def run(arguments: Sequence[str]) -> int:
     """Submit, watch, and restart where needed."""
-    options = parse(RunOptions, arguments, "kfl deploy run", RUN)
+    options = parse(RunOptions, arguments, "kfl deploy run", RUN, examples="kfl deploy run")
     from kfl.runfolder import RunReader
     from kfl_fleet.local.supervisor import keep_running
     from kfl_fleet.logs import SERVER_LOG, following, logging_as, note
@@ -204,7 +210,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 STATUS = """How a fleet is doing: rounds, devices seen, late, lost, rejected, energy, and accuracy as devices
-report it. Read from the server's run folder, while it runs and afterwards."""
+report it. Read from the server's run folder, while it runs and afterward."""
 
 
 @dataclass(frozen=True)
@@ -221,7 +227,7 @@ class StatusOptions:
 
 def status(arguments: Sequence[str]) -> int:
     """Read and show, or print as JSON."""
-    options = parse(StatusOptions, arguments, "kfl deploy status", STATUS)
+    options = parse(StatusOptions, arguments, "kfl deploy status", STATUS, examples="kfl deploy status --json")
     from kfl_fleet.server.status import find_run, read_status, status_schema
 
     if options.schema:

@@ -53,7 +53,14 @@ class UpOptions:
 
 def main(arguments: Sequence[str]) -> int:
     """Parse, start, stream the rounds, end."""
-    options = parse(UpOptions, arguments, "kfl deploy up", DESCRIPTION, UpOptions())
+    options = parse(
+        UpOptions,
+        arguments,
+        "kfl deploy up",
+        DESCRIPTION,
+        UpOptions(),
+        examples="kfl deploy up --devices 5 --rounds 10",
+    )
     from kfl_fleet.project import Project
 
     project = Project.find() if options.config is None and options.device is None else None
@@ -68,7 +75,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def rehearsal(project: Project) -> Path:
-    """The folder `local` of a project; what an earlier rehearsal left there is kept beside it, if it has a round."""
+    """The folder `local` of a project; what an earlier rehearsal left there is kept next to it, if it has a round."""
     from kfl.runfolder import RunReader, is_held
 
     folder = project.folder / "local"

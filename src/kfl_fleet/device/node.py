@@ -4,8 +4,8 @@
 
 It speaks Flower's Fleet API to an ordinary SuperLink, in place of Flower's SuperNode. It imports neither Flower nor
 NumPy nor PyTorch: PyTorch, data and model live in a process of their own (`worker_process`) that waits, warm, for the
-next message. That process may die, hang or run out of memory: the server is told, and the next message finds a fresh
-one.
+next message. That process may die, hang or run out of memory: the server is notified, and the next message finds a
+fresh one.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ MOST_CONFIG = 1 << 22
 
 @dataclass(frozen=True)
 class NodeOptions:
-    """What a device is told when it is started."""
+    """Start parameters of a device."""
 
     superlink: str
     root_certificates: str
@@ -91,7 +91,7 @@ class NodeOptions:
             raise ConfigError("config", self.config, "a TOML file that can be read")
 
     def table(self) -> dict[str, Any]:
-        """What the worker is told of them, by the names that Flower's node configuration has."""
+        """What the worker receives of them, by the names that Flower's node configuration has."""
         named = {"partition-id": self.number, "state": self.state, "config": self.config}
         return {**named, "device": self.device, "meter": self.meter}
 
@@ -167,7 +167,7 @@ class Node:
             StatusError,
             AwayError,
             ValueError,
-        ) as problem:  # its run has ended, nobody waits any more, or it is none
+        ) as problem:  # its run has ended, no device waits any more, or it is none
             text = f"Message {scrub(question.id):.8} of run {question.run} is dropped. {problem}"
             warn("message_dropped", text, **self._who)
             time.sleep(self.options.poll_s)  # the server may have as many as it likes
@@ -181,7 +181,7 @@ class Node:
         margin_s = min(MARGIN * question.ttl_s, MARGIN_S)
         until = arrived_s + question.ttl_s - waited_s - margin_s
         if until <= time.monotonic():
-            raise StatusError(408, "nobody waits for its answer any more")
+            raise StatusError(408, "no device waits for its answer any more")
         parts = self._content(question, until)
         began_s = time.monotonic()
         answer = self._answer(question, parts, until, lambda: waited_s + time.monotonic() - arrived_s)

@@ -1,4 +1,4 @@
-"""Between a device's node and its worker: a pair of connected sockets that nobody else can reach, and plain frames.
+"""Between a device's node and its worker: a private pair of connected sockets, and plain frames.
 
 4 bytes   length of the header
 …         the header: a JSON table with `kind`, and `sizes`, the lengths of what follows

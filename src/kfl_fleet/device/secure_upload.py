@@ -5,7 +5,7 @@
     server → device   kind = "sum", step = "mask"     sealed shares of others; answered with the masked upload
     server → device   kind = "sum", step = "reveal"   whose uploads arrived; answered with one share for each device
 
-Everything lives in the worker's memory. A device that starts again in mid-round has new keys, which nobody asks for: it
+Everything lives in the worker's memory. A device that restarts in mid-round has new keys, which were not requested: it
 has dropped out, as if it had lost its connection.
 """
 

@@ -288,7 +288,7 @@ def is_secure(values: Mapping[str, Any]) -> bool:
 
 
 def whole_or(values: Mapping[str, Any], name: str, otherwise: int = -1) -> int:
-    """A whole number of a message that may be no message of ours at all."""
+    """An integer of a message that may be no message of ours at all."""
     found = values.get(name)
     return found if isinstance(found, int) and not isinstance(found, bool) else otherwise
 

@@ -55,7 +55,7 @@ class WorkerLink:
         return None if self._process is None else self._process.pid
 
     def start(self) -> None:
-        """Start a worker that has everything imported and waits to be told what it is."""
+        """Start a worker that has everything imported and waits for its configuration."""
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(

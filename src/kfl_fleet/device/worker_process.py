@@ -97,7 +97,7 @@ def _warm_up() -> None:
 
 
 def _tidy() -> None:
-    """Give memory back that a round needed and nobody holds."""
+    """Give memory back that a round needed and nothing holds."""
     gc.collect()
     if sys.platform == "linux":
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # not in every libc

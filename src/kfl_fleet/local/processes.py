@@ -1,6 +1,6 @@
 """Processes of a fleet on this machine: started in groups of their own, marked, and ended to the last one.
 
-Flower's programs start others, which start others. Each program gets its own session, so that a group can be signalled
+Flower's programs start others, which start others. Each program gets its own session, so that a group can be signaled
 at once, and every process inherits a mark in its environment, by which those that left their group are found. On Linux
 they also end when the process that started them is killed.
 """

@@ -10,7 +10,7 @@ with the version and the frame (`frames`). Large arrays are a second record, whi
 has in common and the server stores once.
 
 A side that receives a version it does not know refuses the message and goes on. Whatever comes from the other side is
-untrusted: it is checked before it is used, and its texts are scrubbed before anybody reads them.
+untrusted: it is checked before it is used, and its texts are scrubbed before anything reads them.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
     nodes.json      NodeIds         Flower's ids of the admitted devices, in the folder of keys
     device-….safetensors  StoredFacts   what a device did last, in its own state folder
 
-Anybody may have written them. A file that does not hold what its model says is a RunFolderError that names the field.
+They are untrusted. A file that does not hold what its model says is a RunFolderError that names the field.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class RoundFacts(Record):
 
 
 class StoredFacts(Record):
-    """What the file of a device's model says beside its arrays."""
+    """What the file of a device's model says next to its arrays."""
 
     round: Annotated[int, Field(ge=-1, le=MOST)]
     answer: dict[str, Any]

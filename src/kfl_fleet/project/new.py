@@ -23,7 +23,7 @@ HOME = re.compile(r"(/[A-Za-z0-9._-]+)+")
 TORCH = "2.13.0"
 """PyTorch in the images."""
 TRIED = 3
-"""Devices that compose.yaml can start beside the server, to try; real ones are elsewhere."""
+"""Devices that compose.yaml can start next to the server, to try; real ones are elsewhere."""
 
 
 def write_project(folder: Path, devices: int = 3, host: str = "fleet.example.org", home: str | None = None) -> Project:

@@ -82,7 +82,7 @@ class Project:
         return sorted(p for p in self.keys.iterdir() if PRIVATE.fullmatch(p.name)) if self.keys.is_dir() else []
 
     def need_keys(self) -> None:
-        """Raise KflError for a file without which nobody can give the SuperLink orders."""
+        """Raise KflError for a file without which the SuperLink accepts no orders."""
         for path in (self.keys / "ca.crt", self.control_secret):
             if not path.is_file():
                 raise KflError(f"{path} is missing: kfl deploy keys makes it, and kfl deploy up needs none.")
@@ -191,7 +191,7 @@ def make_missing(project: Project, hosts: Sequence[str] = (), address: str | Non
 
 def renew_server(project: Project, hosts: Sequence[str] = ()) -> Path:
     """A new server certificate of the same authority, for more names or because the old one ends; devices notice
-    nothing. Restart the SuperLink and reload the proxy afterwards."""
+    nothing. Restart the SuperLink and reload the proxy afterward."""
     keys = project.keys
     authority = Pair(keys / "ca.crt", keys / "ca.key")
     if not authority.private.exists():

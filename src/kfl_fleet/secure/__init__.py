@@ -14,12 +14,12 @@ Overhead*, CCS 2020.
 **Masks.** Device i sends x_i + PRG(b_i) + Σ_j ±PRG(s_ij) modulo 2^32 or 2^64. Of each pair, one device adds PRG(s_ij)
 and the other subtracts it, so it cancels in the sum of both. If j drops out, the others give the server shares of j's
 key, from which it computes s_ij. A vector that the server only believed lost would then be bare, which is why each has
-a mask of its own, PRG(b_i); its seed is restored from shares if the vector arrived. Nobody reveals shares of both
+a mask of its own, PRG(b_i); its seed is restored from shares if the vector arrived. No device reveals shares of both
 secrets of one device, and fewer shares than the threshold t reveal nothing, so t − 1 devices that tell the server all
 they know learn nothing about the others beyond their sum.
 
 **Threshold.** t is a majority of the devices that advertised, and at least three. A round survives as long as t devices
-are left after each step. With neighbours, both counts are among the neighbours of each device, a ring drawn anew in
+are left after each step. With neighbors, both counts are among the neighbors of each device, a ring drawn anew in
 every round; `studies/fleet/secure_neighbours.py` computes the odds that a round fails or a device is exposed.
 
 **Numbers.** Each value times its weight is clipped to ±R·D and rounded to a multiple of a step, the smallest power of
@@ -29,7 +29,7 @@ two for which n devices cannot overflow b bits:
 
 D is the largest number of samples of a device, rounded up to a power of two, and R is `secure_range`. Ten devices of up
 to 1,000 samples with R = 64 and 32 bits have a step of 2^−11: a mean over 5,000 samples of a class is off by at most
-5 · 10^−7. Counts are exact. How many values were clipped is part of the sum. Quantised uploads gain nothing, because
+5 · 10^−7. Counts are exact. How many values were clipped is part of the sum. Quantized uploads gain nothing, because
 devices' grids differ: a masked value takes all its bits.
 
 **Checks.** Two more entries of a vector are the sums of its others times random numbers that follow from the session.
@@ -44,8 +44,8 @@ to one round and lives in the memory of a device's worker. A device that restart
 The paper counters this with signed keys and one more exchange. Here that would not help, because the server also sends
 devices the app that they run. What a device refuses in any case: fewer than three devices, a threshold that is not a
 majority, a second vector under the same masks, shares of both secrets of one device, and another set of survivors after
-it has answered. Nor can sums protect against a device that lies about its vector, checks included, since nobody sees a
-single one.
+it has answered. Nor can sums protect against a device that lies about its vector, checks included, since the server
+sees no single one.
 
 **Why not Flower's SecAgg+.** In Flower 1.41 it exists only for the legacy interface (`SecAggPlusWorkflow` needs a
 `LegacyContext` and a `Strategy`), and its masks are not secret: `pseudo_rand_gen` folds a key of 32 bytes into 32 bits

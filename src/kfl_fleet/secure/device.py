@@ -12,7 +12,7 @@ from kfl_fleet.secure.shamir import SECRET_BYTES, SHARE_BYTES, split
 from kfl_fleet.secure.tables import Keys, Revealed
 
 LEAST_DEVICES = 3
-"""No sum is made of fewer: of two terms, whoever knows one knows the other."""
+"""No sum is made of fewer: of two terms, one reveals the other."""
 
 
 class DeviceSum:

@@ -2,7 +2,7 @@
 
 A value is clipped to ±bound and rounded to the nearest multiple of a step, a power of two: as fine as the sum of all
 devices' values allows, and never finer than float64 holds exactly. One device's value is off by at most half a step
-unless it was clipped, so a sum of n values by at most n/2 steps (`Grid.error`). Whole numbers are exact wherever the
+unless it was clipped, so a sum of n values by at most n/2 steps (`Grid.error`). Integers are exact wherever the
 step is 1 or less.
 """
 
@@ -49,7 +49,7 @@ class Grid:
 
     @cached_property
     def step(self) -> float:
-        """Distance between two neighbours, a power of two."""
+        """Distance between two neighbors, a power of two."""
         room = min(EXACT, (2 ** (self.bits - 1) - 1) // self.devices - 1)
         return float(2.0 ** math.ceil(math.log2(self.bound / room)))
 

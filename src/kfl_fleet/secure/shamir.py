@@ -63,7 +63,7 @@ def liars(shares: Mapping[int, bytes], threshold: int, fits: Callable[[bytes], b
         fits: whether a secret is the right one, where that is known.
 
     Raises:
-        SumError: some are wrong, and with so few it cannot be told which.
+        SumError: some are wrong, and with so few it is unknown which.
 
     >>> shares = split(bytes(16), 2, [0, 1, 2, 3])
     >>> liars(shares, 2), liars({**shares, 2: shares[0]}, 2)

@@ -3,7 +3,7 @@
     4 bytes    number of entries
     each       4 bytes device, then the entry
 
-Numbers are little-endian. Whoever reads a table gives the size of an entry; anything else than whole entries of
+Numbers are little-endian. The reader of a table gives the size of an entry; anything else than whole entries of
 different devices in rising order is refused.
 """
 
@@ -73,7 +73,7 @@ def revealed_bytes(devices: int) -> int:
 
 
 def traffic(length: int, bits: int, neighbours: int) -> tuple[int, int]:
-    """Bytes that one device sends and receives in a sum of vectors, when nobody drops out.
+    """Bytes that one device sends and receives in a sum of vectors, when no device drops out.
 
     >>> traffic(length=651, bits=32, neighbours=9)
     (3376, 1150)

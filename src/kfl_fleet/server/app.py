@@ -75,7 +75,7 @@ def serve(grid: Grid, config: ServerConfig, folder: Path, clock: Clock | None = 
 
 
 class FleetServer:
-    """A runner with real devices, and what a fleet leaves behind beside the simulator's run folder."""
+    """A runner with real devices, and what a fleet leaves behind next to the simulator's run folder."""
 
     def __init__(self, config: ServerConfig, target: RunFolder, courier: Courier) -> None:
         self.config, self.target = config, target

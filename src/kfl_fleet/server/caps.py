@@ -6,7 +6,7 @@ is a weight per class:
 
     w_k ← min(w_k, t)   with the largest t for which   min(w_k, t) ≤ s · Σ_j min(w_j, t)   for all k
 
-Of n uploads somebody always has 1/n, so s is the given share or 1/n, whichever is more: two weigh the same with any
+Of n uploads a device always has 1/n, so s is the given share or 1/n, whichever is more: two weigh the same with any
 s up to one half, and who alone reports a class is the whole average.
 """
 
@@ -45,7 +45,7 @@ class Capped:
 
 
 def weight_limits(weights: FloatArray, largest: float) -> FloatArray:
-    """The t of each column of weights (devices × columns) that leaves nobody a larger share; infinite for no cut.
+    """The t of each column of weights (devices × columns) that leaves no device a larger share; infinite for no cut.
 
     >>> weight_limits(np.array([[90.0, 1.0], [5.0, 1.0], [5.0, 1.0]]), 0.5).tolist()
     [10.0, inf]

@@ -10,7 +10,7 @@ accuracy is used only as far as something else than the device speaks for it:
     budget_j                what the settings allow
 
 What is beyond is cut to the bound, never refused: a device with more data than expected still learns with the others.
-Every cut is a code with its facts, in `fleet.json` beside the profile and in the record of each round it matters in.
+Every cut is a code with its facts, in `fleet.json` next to the profile and in the record of each round it matters in.
 
 A belief follows from the profiles of the devices that have joined and from the settings alone: a server that continues
 a run believes what it believed before. The median is the smaller of the middle two, so that a minority of liars cannot

@@ -145,7 +145,7 @@ class FlowerFleet(Fleet):
     def available(self, state: RunState, link: LinkState | None) -> BoolArray:
         """Devices that are online and whose channel is known.
 
-        A round that was begun before is played with those that were there then, whoever is there now: the same
+        A resumed round is played with the devices that were online when it began, not with those online now: the same
         devices are asked, what they had done they answer from their disks, and who is gone is charged as planned.
         """
         available = np.zeros(self.table.size, dtype=bool)
@@ -247,7 +247,7 @@ class FlowerFleet(Fleet):
             }
 
     def _again(self, state: RunState) -> frozenset[int]:
-        """Devices of a round that a process which died had begun: they may have worked for it. Mostly nobody."""
+        """Devices of a round that a process which died had begun: they may have worked for it. Mostly none."""
         number, devices = self._asked
         return devices & self.roster.members.keys() if number == state.round else frozenset()
 
@@ -282,7 +282,7 @@ class FlowerFleet(Fleet):
         return correct
 
     def _gains(self, state: RunState) -> FloatArray | None:
-        """Channel gains of this round, NaN where nobody knows; None for the simulated channel."""
+        """Channel gains of this round, NaN where unknown; None for the simulated channel."""
         if self.settings.channel == "simulated":
             return None
         if self._measured is not None:
@@ -345,7 +345,7 @@ class FlowerFleet(Fleet):
         return {device: (self.roster.members[device].node, parts) for device, parts in packed.items()}
 
     def _questions(self, state: RunState, decision: Decision, formats: UploadFormat) -> dict[int, Question]:
-        """What each chosen device was asked, for the judgement of its answer."""
+        """What each chosen device was asked, for the judgment of its answer."""
         return {
             device: Question(
                 round=state.round,

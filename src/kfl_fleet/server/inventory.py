@@ -125,7 +125,7 @@ def server_engine(experiment: Experiment, profile: Profile) -> Engine:
     """An engine for the server, which has no data: it knows sizes, and the first weights of common layers.
 
     An algorithm whose server holds layers of the devices' networks needs these by name (`model` and its widths). For
-    all others a stand-in of the right sizes does, which nobody ever trains; its head is one linear layer.
+    all others a stand-in of the right sizes does, which no device ever trains; its head is one linear layer.
     """
     from kfl.data import Dataset, Partition
     from kfl.data.dataset import View

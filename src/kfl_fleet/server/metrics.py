@@ -1,7 +1,7 @@
 """A fleet's rounds as numbers for Prometheus, and as sentences for logs and terminals.
 
 Prometheus finds them on a port of 127.0.0.1, which only this machine can reach. Counters count the run and not the
-process: a server that continues a run replays its history into them before anybody can look.
+process: a server that continues a run replays its history into them before they are served.
 
 A fleet may have thousands of devices, and a series for each costs Prometheus memory for as long as it keeps data. So
 series per device (`kfl_device_…`) exist only in fleets of at most `[fleet] metrics_devices` devices; the largest or
@@ -47,14 +47,14 @@ class Metrics:
             from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
         except ImportError as problem:
             raise MissingExtraError("prometheus-client", "fleet", "Metrics of a fleet") from problem
-        disable_created_metrics()  # when each counter began: a series more for every one, and nobody asks
+        disable_created_metrics()  # when each counter began: a series more for every one, and not needed
         self.registry = CollectorRegistry()
         self.settings: FleetSettings = config.fleet
         own: dict[str, Any] = {"registry": self.registry}
         self._rounds_done = Gauge("kfl_rounds_done", "Rounds finished.", **own)
         self._rounds_planned = Gauge("kfl_rounds_planned", "Rounds the run will have.", **own)
         self._rounds = Counter(
-            "kfl_rounds", "Rounds by outcome, the label code: ok, no_quorum, or why nobody was chosen.", ["code"], **own
+            "kfl_rounds", "Rounds by outcome, the label code: ok, no_quorum, or why none was chosen.", ["code"], **own
         )
         self._last_round = Gauge(
             "kfl_last_round_timestamp_seconds",

@@ -1,7 +1,7 @@
 """How much privacy each device of a fleet has spent so far, where uploads have noise (`kfl.algorithms.privacy`).
 
 A device pays for every round in which its upload may have left it: also for those that came late, were lost or refused,
-because whoever reads the network or the server saw them or may have. Only a broadcast that did not reach it, and a
+because anyone who reads the network or the server saw them or may have. Only a broadcast that did not reach it, and a
 message that never left the server, cost nothing. A round that is played again after a crash is answered from the
 device's disk with the same upload, and counts once.
 """
@@ -52,7 +52,7 @@ class PrivacyLedger:
         try:
             return self._cost(self.uploads[device], tuple(sorted(profile.samples_per_class or hidden)))
         except MissingExtraError as problem:
-            warn("privacy_unknown", f"{problem} Until then nobody knows what the devices' uploads reveal.")
+            warn("privacy_unknown", f"{problem} Until then it is unknown what the devices' uploads reveal.")
             self.on = False
             return None
 

@@ -5,7 +5,7 @@
 What a single device adds is never here. Masked integers can be checked for their number and type alone: whether a
 device's values make sense, or are large, cannot be known; a device clips them itself, and how many values all devices
 together clipped is part of the sum. So are the weights: a sum of more weight than all its devices together have samples
-is not used, though nobody can tell whose fault it is.
+is not used, though whose fault it is cannot be known.
 """
 
 from __future__ import annotations
@@ -77,12 +77,12 @@ class MaskedRound:
     run: str
     round: int
     samples: float
-    """No device weighs more; all learn a number of this size, so only its power of two is told."""
+    """No device weighs more; all learn a number of this size, so only its power of two is sent."""
     ask: Ask
     weights: Mapping[int, float] = field(default_factory=dict)
     """Samples of each device, as far as they are believed; empty where counts have noise and cannot be checked."""
     lowered: Collection[int] = ()
-    """Devices that say they have more: each is told with how many it counts."""
+    """Devices that say they have more: each receives the number that counts."""
     facts: dict[str, Any] = field(default_factory=dict)
     """Seconds of each step, bytes of the answers, and how many values were clipped."""
 

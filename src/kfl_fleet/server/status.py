@@ -127,7 +127,7 @@ class FleetStatus:
     folder: str
     """The run folder it was read from."""
     state: State
-    """running, finished, or stopped (nobody holds the run folder and rounds are left)."""
+    """running, finished, or stopped (no device holds the run folder and rounds are left)."""
     algorithm: str
     """Its name."""
     scheduler: str

@@ -21,9 +21,9 @@ WORKER = "worker_"
 NO_ANSWER = ("late", "gone", "error", "garbled", "unsent", "outage")
 """Faults that cost a round the device's answer; the others, such as energy, only note something."""
 INCIDENTS = (*NO_ANSWER, "energy", "gain", "time", "diverged", "missed")
-"""What can go wrong with a device, beside a refused answer and a worker that failed."""
+"""What can go wrong with a device, next to a refused answer and a worker that failed."""
 RECENT = 10
-"""Rounds whose mean time is told, and incidents that are."""
+"""Rounds whose mean time is shown, and incidents shown."""
 
 
 @dataclass(frozen=True)

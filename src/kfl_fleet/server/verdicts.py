@@ -215,7 +215,7 @@ def most_bytes(formats: UploadFormat) -> int:
 
 
 def check_counts(arrays: Mapping[str, NDArray[Any]], formats: UploadFormat, profile: Profile) -> None:
-    """Counts are whole numbers of samples, and no more than the device said it has.
+    """Counts are integers of samples, and no more than the device said it has.
 
     Counts with noise on purpose are not whole; they may exceed all samples by ten standard deviations of the noise,
     which happens once in 10²³ draws.
@@ -255,7 +255,7 @@ def lower_counts(
     for name in weighed:
         found = arrays[name]
         part = found.astype(np.float64) * (belief.samples / said)
-        if formats[name].noise == 0:  # whole numbers
+        if formats[name].noise == 0:  # integers
             part = np.where(found > 0, np.maximum(np.floor(part), 1.0), part)
         lowered[name] = np.asarray(np.minimum(found, part)).astype(found.dtype)
     return lowered, cut

@@ -32,7 +32,7 @@ def test_proposition_2_by_hand() -> None:
     assert bound.slack_j == pytest.approx(np.sqrt(4 * (4 * zeta + 0.5 * 40 * (1 + 1 / 2 + 1 / 3 + 1 / 4))))
     assert bound.slack_at_zero_v_j == pytest.approx(np.sqrt(16 * zeta))
     assert bound.spent_j == pytest.approx(0.8) and bound.budget_j == pytest.approx(1.2)
-    assert bound.holds and bound.vacuous and "vacuous. Even everybody" in str(bound)
+    assert bound.holds and bound.vacuous and "vacuous. Even all devices" in str(bound)
 
 
 def test_a_bound_that_says_something() -> None:
@@ -128,9 +128,12 @@ def test_proposition_2_for_devices_of_which_some_have_no_budget() -> None:
     [
         (EnergyBound(5.0, 4.0, 2.0, 1.0), "(50 % of the budget; 1 J even at V = 0): holds."),
         (EnergyBound(7.0, 4.0, 2.0, 1.0), "V = 0): violated."),
-        (EnergyBound(7.0, 4.0, 2.0, 1.0, 9.0), "violated. Everybody in every round: 9 J."),
-        (EnergyBound(5.0, 4.0, 2.0, 1.0, 6.5), "holds. Everybody in every round: 6.5 J."),
-        (EnergyBound(5.0, 4.0, 2.0, 1.0, 5.5), "vacuous. Even everybody in every round would satisfy it, with 5.5 J."),
+        (EnergyBound(7.0, 4.0, 2.0, 1.0, 9.0), "violated. All devices in every round: 9 J."),
+        (EnergyBound(5.0, 4.0, 2.0, 1.0, 6.5), "holds. All devices in every round: 6.5 J."),
+        (
+            EnergyBound(5.0, 4.0, 2.0, 1.0, 5.5),
+            "vacuous. Even all devices in every round would satisfy it, with 5.5 J.",
+        ),
         (EnergyBound(5.0, np.inf, 2.0, 1.0), "vacuous."),
     ],
 )

@@ -30,7 +30,7 @@ def test_equation_5_is_the_mean_over_all_samples():
     found = knowledge_gap(told, given_, known, np.array([True, False, True]))
     h = np.concatenate([x @ m.body.weight.detach().numpy().T for m, (x, _) in zip(models, data, strict=True)])
     labels, who = np.concatenate([y for _, y in data]), np.repeat([0, 1, 2], [4, 9, 6])
-    assert found.classes.tolist() == [0, 1], "class 2 is unknown to the server, and nobody holds class 3"
+    assert found.classes.tolist() == [0, 1], "class 2 is unknown to the server, and no device holds class 3"
     for position, c in enumerate((0, 1)):
         mine = labels == c
         assert found.distance[position] == pytest.approx(np.linalg.norm(h[mine].mean(0) - given_[c]), rel=1e-5)

@@ -1,4 +1,4 @@
-"""The GPU's door: which networks and losses are written out by hand for a cohort, and the work itself.
+"""GPU kernel dispatch: which networks and losses have handwritten kernels for a cohort, and the work itself.
 
 It runs on a CPU too, where `kfl.engine.autograd` is faster; tests use it there.
 """
@@ -40,7 +40,7 @@ class CohortKernels:
     def trainer(
         self, network: Network | None, objective: Objective, names: Collection[str], descent: Descent
     ) -> Trainer | None:
-        """How a cohort is trained by hand; None: by the general path.
+        """Return the handwritten training of a cohort, or None for the general path.
 
         `names` are the entries of the states that are trained. The objective that is then given to the trainer is this
         one with tensors of its own.
@@ -57,7 +57,7 @@ class CohortKernels:
         return lambda state, steps, objective: work(passes, state, steps, objective, descent)
 
     def runner(self, network: Network | None) -> Runner | None:
-        """How features and logits of a cohort are computed by hand; None: by the general path."""
+        """Return the handwritten features and logits of a cohort, or None for the general path."""
         if network is None or not self._enabled:
             return None
         passes = self._passes(network)

@@ -228,7 +228,7 @@ class CohortNetwork:
         return found
 
     def _passed_down(self, weights: State, layer: Dense, factor: Tensor, *, transposed: bool) -> Tensor:
-        """da = dz W, in rows as long as those of a, whose ends nobody reads. Towards convolutions: in their order."""
+        """da = dz W, in rows as long as those of a, whose ends are not read. Toward convolutions: in their order."""
         weight = self._factor(weights[layer.name])[..., : layer.inputs]
         if transposed:
             return torch.bmm(weight.transpose(1, 2), factor.transpose(1, 2)).transpose(1, 2)
@@ -278,7 +278,7 @@ def train_cohort(
 
 
 def prepared(network: CohortNetwork, steps: Sequence[Callable[[], Batch]], objective: Objective) -> Iterator[Prepared]:
-    """The batch of each step; neighbours that read the same samples have the same batch."""
+    """The batch of each step; neighbors that read the same samples have the same batch."""
     for index, read in enumerate(steps):
         if index == 0 or read is not steps[index - 1]:
             batch = network.prepare_batch(read(), objective)

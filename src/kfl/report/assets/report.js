@@ -144,7 +144,7 @@
     const keep = (values) => values.filter((_, index) => !hidden.has(meta.groups[index]));
     return { ...trace, x: keep(trace.x), y: keep(trace.y) };
   }
-  // The mean of a window around each point; towards the ends the window shrinks, so that it stays centred.
+  // The mean of a window around each point; toward the ends the window shrinks, so that it stays centered.
   function smoothed(trace) {
     if (window_ === 1 || !trace.meta || !trace.meta.smooth) return trace;
     const half = (window_ - 1) / 2;

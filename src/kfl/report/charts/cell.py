@@ -43,7 +43,7 @@ MOST_CELLS = 60_000
 GROUPS = 200
 STATES = ("not scheduled", "took part", "upload lost", "upload refused", "did not train", "could not take part")
 STATE_COLORS = ("", "@c1", "@c5", "@ink", "@faint", "@c2")
-"""Apart in lightness, too, for a print in grey; the first is the background."""
+"""Apart in lightness, too, for a print in gray; the first is the background."""
 DID_NOT_TRAIN = ("missed", "drop_before", "battery_empty", "diverged")
 LOST = ("drop_after", "late", "outage", "ran_dry")
 UNABLE = STATES.index("could not take part")
@@ -203,7 +203,7 @@ FAULTS = {
     "refused": ("refused by the server", "@c2", ""),
     "diverged": ("training diverged", "@ink", "-"),
 }
-"""Kinds of incident in the order in which a chart stacks them: words, color, and hatching for a print in grey."""
+"""Kinds of incident in the order in which a chart stacks them: words, color, and hatching for a print in gray."""
 
 
 def _fault(kind: str) -> tuple[str, str, str]:
@@ -403,7 +403,7 @@ def _reasons(run: RunData) -> list[str]:
 
 
 def _shown(style: dict[str, str]) -> str:
-    """The rest of a hover text that shows a value as the scale beside the chart does."""
+    """The rest of a hover text that shows a value as the scale next to the chart does."""
     return "".join((style.get("tickformat", ".4~g"), "}", " [[bar]]" if "si" in style else ""))
 
 
@@ -437,7 +437,7 @@ def _grid(run: RunData, values: FloatArray, title: str, style: dict[str, str]) -
 
 
 def gap_chart(run: RunData) -> Chart | None:
-    """Value of each round's decision beside the lower bound on any decision's; None where no bound is known."""
+    """Value of each round's decision next to the lower bound on any decision's; None where no bound is known."""
     value, bound = run.rounds.objective, run.rounds.lower_bound
     known = np.flatnonzero(np.isfinite(value) & np.isfinite(bound))
     if not known.size:

@@ -168,7 +168,7 @@ _WAYS: tuple[Callable[[FloatArray], float], ...] = (np.min, np.mean, np.max)
 
 
 def pace_chart(groups: Sequence[Group]) -> Chart | None:
-    """Energy of a device over the rounds, beside a budget spent evenly."""
+    """Energy of a device over the rounds, next to a budget spent evenly."""
     shown = [group for group in with_radio(groups) if all(run.played for run in group.runs)]
     if not shown:
         return None
