@@ -32,6 +32,7 @@ from kfl.algorithms import Algorithm, FedAvg, Kfl
 from kfl.experiment import Experiment
 from kfl.scheduling import SCHEDULERS
 from kfl_fleet import FleetSettings, ServerConfig
+from kfl_fleet.device.worker_link import WORKER
 from kfl_fleet.local.fleet import LocalFleet
 from kfl_fleet.local.processes import marked
 
@@ -99,7 +100,7 @@ class Sampler(threading.Thread):
                 folder = Path("/proc") / str(process)
                 session = int((folder / "stat").read_text().rpartition(")")[2].split()[3])
                 if session in sessions:
-                    name = "worker" if b"_worker_process" in (folder / "cmdline").read_bytes() else "node"
+                    name = "worker" if WORKER.encode() in (folder / "cmdline").read_bytes() else "node"
                     found[sessions[session]][name] = pss(process)
         return found
 
@@ -325,7 +326,8 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--bare", action="store_true")
     options = parser.parse_args()
-    text = [f"python -m benchmarks.fleet_cost; {options.rounds} rounds; {machine()}", ""]
+    words = " --profile" * options.profile + " --bare" * options.bare
+    text = [f"python -m benchmarks.fleet_cost{words}; {options.rounds} rounds; {machine()}", ""]
     if options.most:
         text += most(options.rounds)
         print(text[-1])

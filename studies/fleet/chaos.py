@@ -60,6 +60,8 @@ class Tally:
     runs: int = 0
     lost: int = 0
     restarts: Counter[str] = field(default_factory=Counter)
+    missed: Counter[str] = field(default_factory=Counter)
+    """Faults of processes that were not there, since another fault had hit them."""
     tried: Counter[str] = field(default_factory=Counter)
     """What the member with no data tried, and what became of it."""
     checked: Counter[str] = field(default_factory=Counter)
@@ -73,6 +75,7 @@ class Tally:
         self.runs += 1
         self.restarts += fleet.restarts
         self.tried += fleet.tried
+        self.missed += fleet.missed
         self.restarts["server app"] += fleet.runs - 1
         self.checked += checker.checked
         self.violations += checker.violations
@@ -83,6 +86,7 @@ class Tally:
             f"{self.faults.total()} faults ({self.overlapping} while another lasted), {self.lost} answers lost or "
             f"refused, {self.checked.total()} checks, violations: {len(self.violations)}",
             "  faults: " + ", ".join(f"{self.faults[kind]} {kind}" for kind in WEIGHTS if self.faults[kind]),
+            "  of them hit nothing: " + (", ".join(f"{count} {kind}" for kind, count in self.missed.items()) or "none"),
             "  started again: " + ", ".join(f"{count} {name}" for name, count in sorted(self.restarts.items())),
             f"  the malicious member tried {self.tried.total()} things: "
             + ", ".join(f"{count} {name}" for name, count in sorted(self.tried.items())),

@@ -30,6 +30,7 @@ from kfl.simulation import RoundLog
 from kfl_fleet import FleetSettings, ServerConfig
 from kfl_fleet.device.memory import Memory
 from kfl_fleet.device.node import NodeOptions, command
+from kfl_fleet.device.worker_link import WORKER
 from kfl_fleet.local.fleet import LocalFleet
 from kfl_fleet.project.certificates import make_authority, make_device_key
 
@@ -177,7 +178,7 @@ class Table:
         session = self.fleet.processes.program(f"device-{device}").pid
         for process in self.fleet.processes.members():
             folder = Path("/proc") / str(process)
-            works = b"_worker_process" in (folder / "cmdline").read_bytes()
+            works = WORKER.encode() in (folder / "cmdline").read_bytes()
             if works and int((folder / "stat").read_text().rpartition(")")[2].split()[3]) == session:
                 return process
         raise AssertionError("it has no worker")

@@ -128,6 +128,8 @@ def _of_process(kind: str, fleet: ChaosFleet, device: int) -> tuple[Act, Act, st
             held[:] = [found]
             with contextlib.suppress(ProcessLookupError):
                 os.kill(found, number)
+        elif number is not signal.SIGCONT:
+            fleet.missed[kind] += 1
 
     target = f"device {device}" if who in ("node", "worker") else "server"
     if what == "kill":

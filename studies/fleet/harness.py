@@ -15,6 +15,7 @@ from pathlib import Path
 
 from kfl.core.errors import KflError
 from kfl_fleet._flower.objects import Incoming
+from kfl_fleet.device.worker_link import WORKER
 from kfl_fleet.local.fleet import RESTART_S, LocalFleet
 from kfl_fleet.local.processes import ProcessGroup
 from kfl_fleet.project.certificates import make_device_key
@@ -96,6 +97,8 @@ class ChaosFleet(LocalFleet):
         self.server_relay = Relay(self.port)
         self.restarts: Counter[str] = Counter()
         self.tried: Counter[str] = Counter()
+        self.missed: Counter[str] = Counter()
+        """Faults of a process that was not there."""
         self.mischief: Mischief | None = None
         self.asked: Incoming | None = None
         self._submission: threading.Thread | None = None
@@ -186,7 +189,7 @@ class ChaosFleet(LocalFleet):
     def worker(self, device: int) -> int | None:
         """The process of a device's worker."""
         session = self.processes.program(f"device-{device}").pid
-        return next((pid for pid in self._named("_worker_process") if _session(pid) == session), None)
+        return next((pid for pid in self._named(WORKER) if _session(pid) == session), None)
 
     def server(self) -> int | None:
         """The process of the server app."""

@@ -25,10 +25,11 @@ from kfl.algorithms import Kfl
 from kfl.experiment import Experiment
 from kfl.scheduling import SCHEDULERS
 from kfl_fleet import FleetSettings, ServerConfig
+from kfl_fleet.device.worker_link import WORKER
 from kfl_fleet.local.fleet import LocalFleet
 
 PROGRAMS = {
-    "_worker_process": "worker of a device",
+    WORKER: "worker of a device",
     "kfl_fleet.device.node": "node of a device",
     "flwr-serverapp": "server app",
     "superlink": "SuperLink",

@@ -183,3 +183,34 @@ def test_one_answer_that_is_late_or_false_does_not_keep_the_others():
     assert from_entries(last.entries) == (b"frame 2",)
     mailbox.tidy([ids[1]])
     assert set(ids) <= set(store.deleted)
+
+
+def test_mailbox_pulls_nothing_of_an_answer_with_more_records_than_a_reply_has():
+    question = asked(RecordDict(), group_id="0")
+    letter = reply(read_message(*announced(question)), (b"frame",), 1.0)
+    store, pulled = Store(letter), []
+    pull = store.PullObject
+    store.PullObject = lambda request: (pulled.append(request.object_id), pull(request))[1]
+    store.objects = dict(letter.records)
+    records = store.announced[0][1].children[0].children
+    for number in range(1000):
+        records.add(object_id=f"{number:064x}")
+    mailbox = Mailbox(
+        SimpleNamespace(_runtime_client=store, node=node_pb2.Node(node_id=1), run=SimpleNamespace(run_id=7))
+    )
+    (found,) = mailbox.take([question.object_id])
+    assert found.to == question.object_id and found.entries == {} and not pulled
+
+
+def test_mailbox_pulls_no_second_record_once_time_is_up():
+    question = asked(RecordDict(), group_id="0")
+    letter = reply(read_message(*announced(question)), (b"table", b"arrays"), 1.0)
+    store, pulled = Store(letter), []
+    pull = store.PullObject
+    store.PullObject = lambda request: (pulled.append(request.object_id), pull(request))[1]
+    store.objects = dict(letter.records)
+    mailbox = Mailbox(
+        SimpleNamespace(_runtime_client=store, node=node_pb2.Node(node_id=1), run=SimpleNamespace(run_id=7))
+    )
+    assert mailbox.take([question.object_id], lambda: not pulled) == [] and len(pulled) == 1
+    assert [letter.to for letter in mailbox.take([question.object_id])] == [question.object_id]

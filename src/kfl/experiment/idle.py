@@ -1,7 +1,7 @@
 """Which options act only next to certain others: the table behind "that option would change nothing".
 
-An option that stands in `NEEDS` acts only next to the choices given there, and any other option always; a test holds
-the table to the fields of all algorithms, schedulers and cells.
+An option that stands in `NEEDS` acts only next to the choices given there, and any other option always:
+`tests/simulation/test_idle.py` lists those, so that every new field of an algorithm, a scheduler or a cell is judged.
 
 An option that cannot act is refused where a run or a comparison begins, unless its value asks for nothing: off, its
 default, or that of a ready-made cell. So files that hold every field are read. In a comparison it is enough that it

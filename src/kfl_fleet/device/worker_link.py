@@ -31,6 +31,10 @@ READY_S = 300.0
 """How long a worker may take to import PyTorch and to call the device function, over as many messages as that takes."""
 
 
+WORKER = "kfl_fleet.device.worker_process"
+"""The program that a worker is."""
+
+
 class WorkerError(KflError):
     """The worker has no answer: a code of `kfl.core.refusals`, and what is known."""
 
@@ -59,7 +63,7 @@ class WorkerLink:
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "kfl_fleet.device.worker_process", str(theirs.fileno())],
+                [sys.executable, "-m", WORKER, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
                 env={**ENVIRONMENT, **os.environ},
