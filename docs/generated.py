@@ -66,6 +66,11 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     return LINE.sub(lambda found: _rest(found[2], markdown), markdown)
 
 
+def on_post_page(output: str, **_: Any) -> str:
+    """The page, with a name for the theme's search dialog, which screen readers need."""
+    return output.replace('role="dialog"', 'role="dialog" aria-label="Search"')
+
+
 def written(markdown: str) -> str:
     """The page with all its tables as they are made today."""
     return WRITTEN.sub(lambda found: f"{found[1]}\n\n{_part(found[2], found[3])}\n\n<!-- end -->\n", markdown)

@@ -136,9 +136,20 @@ EXAMPLES: dict[str, Callable[[Path], Figure]] = {
 }
 
 
+PAGES = ("img/report", "img/playground", "img/report-compare", "results/common-encoder/common-encoder")
+"""Pictures of the docs that the gallery shows smaller."""
+WIDTH = 480
+
+
 def main() -> None:
     """Draw all of them."""
+    from PIL import Image
+
     PICTURES.mkdir(parents=True, exist_ok=True)
+    for name in PAGES:
+        with Image.open(PICTURES.parents[1] / f"{name}.png") as large:
+            small = large.convert("RGB").resize((WIDTH, WIDTH * large.height // large.width), Image.Resampling.LANCZOS)
+            small.quantize(64).save(PICTURES / f"{Path(name).name}.png", optimize=True)
     for name, draw in EXAMPLES.items():
         with tempfile.TemporaryDirectory() as folder:
             print(save(draw(Path(folder)), PICTURES / f"{name}.png"))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from kfl.comparison.demo_account import account
 from kfl.comparison.entries import pick_reference
-from kfl.comparison.fairness import equal, unequal
+from kfl.comparison.fairness import carried, equal, unequal
 from kfl.comparison.presets import DEMO
 from kfl.comparison.records import NEEDED, Record, check_results, label_of, read_records
 from kfl.comparison.rows import Row, best_twin, summarise_rows, with_levels
@@ -35,7 +35,7 @@ from kfl.comparison.tables import (
 from kfl.core.errors import ConfigError, KflError, RunFolderError
 from kfl.core.files import write_atomic
 from kfl.core.lazy import import_object
-from kfl.core.names import fenced
+from kfl.core.names import fenced, html_table
 from kfl.simulation.logs import Axis
 
 if TYPE_CHECKING:
@@ -244,8 +244,9 @@ class Comparison:
         seeds = {name: len({line["seed"] for line in self._of(name)}) for name in by_condition}
         found = []
         if len(by_condition) > 1:
-            found.append(Table(OVERVIEW, overview(by_condition, seeds), [MARKS]))
-            found.append(Table(OWN_OVERVIEW, overview(by_condition, seeds, own=True), [MARKS]))
+            head = carried(self.tuned)
+            found.append(Table(OVERVIEW, overview(by_condition, seeds), [MARKS], head))
+            found.append(Table(OWN_OVERVIEW, overview(by_condition, seeds, own=True), [MARKS], head))
         for condition, rows in by_condition.items():
             notes = twin_sentences(rows, seeds[condition], questions, self.unfit, searched=searched)
             title = condition or title_of(self._of(condition))
@@ -335,9 +336,9 @@ class Comparison:
     def __repr__(self) -> str:
         return "\n\n".join(map(str, self.tables()))
 
-    def _repr_markdown_(self) -> str:
+    def _repr_html_(self) -> str:
         """The same in a notebook."""
-        return self.markdown(heading="####")
+        return "".join(html_table(table.cells, table.title, [*table.head, *table.notes]) for table in self.tables())
 
     def to_pandas(self) -> Any:
         """A table with one row per run: label, seed, settings and results, without the curves. Needs pandas."""

@@ -117,6 +117,20 @@ def markdown_table(cells: Mapping[str, Sequence[str]]) -> list[str]:
     return [head, f"| --- |{' ---: |' * (len(cells) - 1)}", *body]
 
 
+def html_table(cells: Mapping[str, Sequence[str]], title: str = "", notes: Sequence[str] = ()) -> str:
+    """Return columns of equal length as an HTML table with a caption, for notebooks.
+
+    >>> html_table({"a": ["<1>"], "b": ["2"]})
+    '<table><thead><tr><th>a</th><th>b</th></tr></thead><tbody><tr><td>&lt;1&gt;</td><td>2</td></tr></tbody></table>'
+    """
+    head = "".join(f"<th>{for_html(name)}</th>" for name in cells)
+    rows = zip(*cells.values(), strict=True)
+    body = "".join(f"<tr>{''.join(f'<td>{for_html(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    caption = f"<caption>{for_html(title)}</caption>" if title else ""
+    below = "".join(f"<p>{for_html(note)}</p>" for note in notes)
+    return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{below}"
+
+
 def fenced(text: object) -> list[str]:
     """The lines of a block of Markdown that shows a line of code; its fence is longer than any in the text.
 

@@ -23,6 +23,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kfl.core.errors import MissingExtraError
+from kfl.core.lazy import import_object
+from kfl.core.names import html_table
+from kfl.core.text import quantity, several
 from kfl.scheduling.accounts import Accounts, decide, observe, settle
 from kfl.scheduling.base import Decision, Observation, Scheduler
 from kfl.scheduling.baselines import RandomDevices, Uniform
@@ -82,6 +86,10 @@ def simulate(problem: CellProblem, scheduler: Scheduler) -> Iterator[RoundResult
         after = replace(after, compute_j=after.spent_j, upload_j=np.zeros(problem.size))
         yield RoundResult(seen, decision, accounts, after)
         accounts = after
+
+
+MOST_ROWS = 20
+"""Devices in the table of a notebook."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,6 +166,72 @@ class ScheduleResult:
     def reason(self, device: int) -> str:
         """Return what became of a device in the last round, in words."""
         return tuple(OUTCOMES.values())[int(self.outcome[device])]
+
+    def __repr__(self) -> str:
+        taken = int((self.participation_count > 0).sum())
+        return (
+            f"<ScheduleResult of {self.scheduler.name}: {several(len(self.rounds), 'round')}, {taken} of "
+            f"{several(self.problem.size, 'device')} scheduled, {quantity(self.energy_j, 'J')}>"
+        )
+
+    def _repr_html_(self) -> str:
+        """Totals of the devices that spent most, as a table in a notebook."""
+        total = self.compute_energy_j + self.upload_energy_j
+        shown = np.argsort(-total, kind="stable")[:MOST_ROWS]
+        cells = {
+            "device": [self.problem.ids[k] for k in shown],
+            "rounds scheduled": [f"{self.participation_count[k]:,}" for k in shown],
+            "computing": [quantity(float(self.compute_energy_j[k]), "J") for k in shown],
+            "upload": [quantity(float(self.upload_energy_j[k]), "J") for k in shown],
+            "last round": [self.reason(int(k)) for k in shown],
+        }
+        left_out = self.problem.size - len(shown)
+        return html_table(cells, repr(self)[1:-1], [f"{left_out:,} more devices: to_pandas()"] if left_out else [])
+
+    def to_pandas(self) -> Any:
+        """Return a pandas DataFrame with one row per scheduled device and round, in SI units.
+
+        Columns: round, device, share, power_w, compute_energy_j, upload_energy_j, compute_time_s, upload_time_s and
+        queue_j.
+
+        Raises:
+            MissingExtraError: pandas is not installed.
+        """
+        try:
+            from pandas import DataFrame
+        except ImportError as problem:
+            raise MissingExtraError("pandas", "pandas", "ScheduleResult.to_pandas") from problem
+        names = (
+            "share",
+            "power_w",
+            "compute_energy_j",
+            "upload_energy_j",
+            "compute_time_s",
+            "upload_time_s",
+            "queue_j",
+        )
+        columns: dict[str, Any] = {
+            "round": np.repeat([one.round for one in self.rounds], [len(one.devices) for one in self.rounds]),
+            "device": [self.problem.ids[k] for one in self.rounds for k in one.devices],
+        }
+        for name in names:
+            columns[name] = np.concatenate([np.zeros(0), *(getattr(one, name) for one in self.rounds)])
+        return DataFrame(columns)
+
+    def plot(self, axes: Any = None) -> Any:
+        """Draw the energy of each device, computing and upload, with Matplotlib.
+
+        Args:
+            axes: Matplotlib axes to draw into; None for a new figure.
+
+        Returns:
+            The axes: `result.plot().figure.savefig("energy.png")`.
+
+        Raises:
+            MissingExtraError: Matplotlib is not installed.
+        """
+        # Plots are a layer above this one; what draws is found by name.
+        return import_object("kfl.plots:plot_schedule")(self, axes)
 
 
 def schedule(problem: CellProblem, scheduler: Scheduler | None = None) -> ScheduleResult:

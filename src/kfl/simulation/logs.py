@@ -15,6 +15,7 @@ from kfl.algorithms import Rejection
 from kfl.core.columns import Column, Records, column_of
 from kfl.core.errors import MissingExtraError
 from kfl.core.lazy import import_object
+from kfl.core.names import html_table
 from kfl.core.text import bit_count, percent, quantity, several
 from kfl.experiment.faults import NOT_TRAINED
 from kfl.scheduling import Status
@@ -305,6 +306,21 @@ class History:
         facts += [quantity(self.energy_j, "J"), f"{bit_count(self.bits_up)} up"]
         where = "" if self.folder is None else f", in {self.folder}"
         return f"<History{name}: {', '.join(facts)}{where}>"
+
+    def _repr_html_(self) -> str:
+        """The same as a table in a notebook."""
+        facts = {"rounds": f"{len(self.rounds):,}", "devices": f"{len(self.devices):,}"}
+        if any(log.accuracy is not None for log in self.rounds):
+            facts["accuracy"] = percent(self.accuracy)
+        if self.devices:
+            facts["worst tenth"] = percent(self.worst_tenth)
+        facts |= {"uploaded": bit_count(self.bits_up), "energy": quantity(self.energy_j, "J")}
+        facts |= {"time in the cell": quantity(sum(log.time_s for log in self.rounds), "s")}
+        title = str(self.summary.get("algorithm", "run"))
+        return html_table(
+            {name: [value] for name, value in facts.items()},
+            title if self.folder is None else f"{title}, {self.folder}",
+        )
 
     @property
     def accuracy(self) -> float:
