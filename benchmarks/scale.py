@@ -65,18 +65,19 @@ def experiment_of(way: str, devices: int) -> Experiment:
         count = Uniform(count=min(TRAINED, devices))
         return replace(shared, algorithm=algorithm, model="cnn", widths=(32,), scheduler=count)
     common = replace(shared, algorithm=CommonKnowledge(), scheduler=Uniform(count=max(1, devices // 10)))
-    return common if way == "common" else replace(common, radio="small-cell", scheduler=Dual())
+    return common if way == "common" else replace(common, radio="nb-iot", scheduler=Dual())
 
 
-def fleet_of(devices: int, samples: int) -> Experiment:
-    """A fleet of which all devices report in one of two rounds, and all are tested at the end.
+def fleet_of(devices: int, samples: int, tested: int | None = None) -> Experiment:
+    """A fleet of which all devices report in one of two rounds, and all or some are tested at the end.
 
     Args:
         devices: The size of the fleet.
         samples: Of each device.
+        tested: How many devices are tested; None for all.
     """
     half = Uniform(count=-(-devices // 2))
-    shared = replace(experiment_of("common", devices), samples_per_device=samples, tested_devices=None)
+    shared = replace(experiment_of("common", devices), samples_per_device=samples, tested_devices=tested)
     return replace(shared, rounds=2, evaluate_every=2, scheduler=half)
 
 
@@ -162,11 +163,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--one", nargs=2, metavar=("WAY", "DEVICES"), help="measure in this process")
     parser.add_argument("--fleet", type=int, help="play one whole fleet of this size")
-    parser.add_argument("--samples", type=int, default=SAMPLES)
+    parser.add_argument("--samples", type=int, default=SAMPLES, help="of each device of that fleet")
+    parser.add_argument("--tested", type=int, help="how many of its devices are tested; all by default")
     options = parser.parse_args()
     if options.one or options.fleet:
         asked = experiment_of(options.one[0], int(options.one[1])) if options.one else None
-        print(json.dumps(measure(asked or fleet_of(options.fleet, options.samples))))
+        print(json.dumps(measure(asked or fleet_of(options.fleet, options.samples, options.tested))))
         return
     stored = options.out / "scale.json" if options.out else None
     measured: dict[str, list[Found]] = json.loads(stored.read_text()) if stored and stored.exists() else {}

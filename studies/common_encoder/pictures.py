@@ -39,21 +39,21 @@ def draw(out: Path) -> Path:
         if not mine:
             continue
         title = TITLES[name]
-        points = _means(mine, "bits", lambda line: (_number(line, "bits"),))
+        points = means(mine, "bits", lambda line: (_number(line, "bits"),))
         _frontier(bits, [(x, y) for (x,), y in points.items()], color, title)
         for worth, dashes in (("what is missing", "-"), ("samples", "--")):
             chosen = [line for line in mine if line.get("worth") == worth]
-            found = _means(chosen, "reports", lambda line: (_number(line, "reports"),))
+            found = means(chosen, "reports", lambda line: (_number(line, "reports"),))
             label = f"{title}, {'by what is missing' if dashes == '-' else 'in any order'}"
             reports.plot([x for (x,) in found], list(found.values()), dashes, color=color, label=label)
         played = [line for line in mine if line["curve"] == "rounds"]
-        energy = _means(played, "rounds", lambda line: (_number(line, "round"),), "energy_j", 1.0)
-        accuracy = _means(played, "rounds", lambda line: (_number(line, "round"),))
+        energy = means(played, "rounds", lambda line: (_number(line, "round"),), "energy_j", 1.0)
+        accuracy = means(played, "rounds", lambda line: (_number(line, "round"),))
         joules.plot(list(energy.values()), list(accuracy.values()), color=color, label=f"{title}, one upload")
         for other, marker in OTHERS.items():
             if found_point := _stored(name.removesuffix("-all"), other):
                 joules.plot(*found_point, marker, color=color, label=f"{title}, {other}, 200 rounds")
-        noisy = _means(mine, "noise", lambda line: (_number(line, "noise"),))
+        noisy = means(mine, "noise", lambda line: (_number(line, "noise"),))
         epsilons = {gaussian_epsilon(z, DELTA): y for (z,), y in noisy.items() if z > 0}
         noise.plot(list(epsilons), list(epsilons.values()), ".-", color=color, label=title)
         noise.axhline(noisy[0.0,], color=color, linewidth=0.8, linestyle=":")
@@ -75,7 +75,7 @@ def _number(line: Mapping[str, object], name: str) -> float:
     return float(str(line[name]))
 
 
-def _means(
+def means(
     lines: Iterable[Mapping[str, object]],
     curve: str,
     key: Callable[[Mapping[str, object]], tuple[float, ...]],
@@ -104,7 +104,7 @@ def _stored(condition: str, algorithm: str) -> tuple[float, float] | None:
     """Joules and accuracy of a method in the study of `docs/sharing.md`, after the search."""
     with gzip.open(STORED, "rt") as file:
         runs = [json.loads(line) for line in file]
-    found = [run for run in runs if run["run"].startswith(f"{condition}, {algorithm}, searched, seed ")]
+    found = [run for run in runs if run.get("run", "").startswith(f"{condition}, {algorithm}, searched, seed ")]
     if not found:
         return None
     return spread([run["energy_j"] for run in found]).mean, 100 * spread([run["accuracy"] for run in found]).mean

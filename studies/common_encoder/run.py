@@ -16,11 +16,9 @@ from kfl.core.text import quantity
 
 LINES = "heads.jsonl.gz"
 CURVES = "curves.jsonl.gz"
-NETWORKS = "networks.jsonl.gz"
 PARTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "heads": (LINES, ()),
     "curves": (CURVES, ("cifar10-m2-all", "cifar10-m5-all", "cifar10-m5-50")),
-    "networks": (NETWORKS, ("cifar10-m5-50",)),
 }
 """Modules of this study by name: the file of their lines, and their conditions if these are not all."""
 

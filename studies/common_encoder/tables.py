@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from kfl.comparison import Comparison
 from kfl.comparison.statistics import Difference, holm, paired_difference, spread
 from kfl.core.files import write_atomic
 from kfl.core.names import markdown_table
 from studies.common_encoder.conditions import CONDITIONS
-from studies.common_encoder.pictures import draw
-from studies.common_encoder.run import CURVES, LINES, NETWORKS, PARTS, read
+from studies.common_encoder.pictures import draw, means
+from studies.common_encoder.run import CURVES, LINES, PARTS, read
 
 OURS = "common-knowledge"
 PAGE = "heads.md"
+NETWORKS, NETWORKS_PAGE = "networks", "networks.md"
+"""The folder of the comparison, and its page."""
 POINT = 0.01
 Lines = Mapping[str, Mapping[int, Mapping[str, object]]]
 """Of one condition: by method and seed."""
@@ -22,6 +25,8 @@ Lines = Mapping[str, Mapping[int, Mapping[str, object]]]
 def write(out: Path) -> None:
     """Write the page and the pictures of a folder of results."""
     write_atomic(out / PAGE, page(out).encode())
+    if (out / NETWORKS).exists():
+        write_atomic(out / NETWORKS_PAGE, networks_page(out).encode())
     if (out / CURVES).exists():
         draw(out)
 
@@ -40,17 +45,26 @@ def page(out: Path) -> str:
     text += [*markdown_table(_all(lines)), ""]
     text += ["### Classes never held", "", "Accuracy over all ten classes of one classifier for all devices, %.", ""]
     text += [*markdown_table(_everything(lines)), ""]
-    if (out / NETWORKS).exists():
-        text += ["### Methods that train, on the same encoder", "", NETWORKS_LEGEND, ""]
-        text += [*markdown_table(_networks(out, lines)), ""]
+    if (out / CURVES).exists():
+        text += ["### How soon most of it is there", "", SOON, "", *markdown_table(_soon(read(out / CURVES))), ""]
     text += ["```", *(f"python -m studies.common_encoder {part}" for part in (*PARTS, "table")), "```", ""]
     return "\n".join(text)
 
 
-NETWORKS_LEGEND = (
-    "An MLP with 64 units on the 256 numbers, 100 rounds with ten of 100 devices, settings as they are by default, "
-    "nothing tuned; accuracy on a device's own part of the test set, bits of a device and joules of all."
+MOST = 0.95
+SOON = (
+    "Joules and reports after which the first 20 devices have 95 % of the accuracy that they end with, means over "
+    "seeds: ten devices in a round at random, and single reports in the order of what the server lacks or in any order."
 )
+
+
+def networks_page(out: Path) -> str:
+    """The tables of methods that train, on the same encoder."""
+    found = [Comparison.load(folder) for folder in sorted((out / NETWORKS).iterdir())]
+    command = "python -m studies.common_encoder networks"
+    return "\n".join(one.markdown(command if one is found[-1] else None, heading="###") for one in found)
+
+
 LEGEND = (
     "✓: not zero after Holm's correction over all conditions of the column; brackets: 95 % interval of the t-test "
     "paired by seed. Best twin and best rivals are chosen by their tests, in their favor. Below: share of devices more "
@@ -189,24 +203,28 @@ def _everything(found: Mapping[str, Lines]) -> dict[str, list[str]]:
     return cells
 
 
-def _networks(out: Path, lines: Mapping[str, Lines]) -> dict[str, list[str]]:
-    """Accuracy, bits and joules of each method by condition, with common knowledge below."""
-    found: dict[str, dict[str, list[Mapping[str, object]]]] = {}
-    for line in read(out / NETWORKS):
-        found.setdefault(str(line["condition"]), {}).setdefault(str(line["method"]), []).append(line)
-    methods = list(dict.fromkeys(method for one in found.values() for method in one))
-    cells = {"method": [*methods, OURS]}
-    for name, by_method in found.items():
-        told = [by_method[method] for method in methods]
-        accuracies = [spread([float(str(line["accuracy"])) for line in one]).text(1) for one in told]
-        cells[f"{name}, %, {len(told[0])} seeds"] = [*accuracies, _percent(accuracy(lines[name], OURS))]
-        cells[f"{name}, bits"] = [
-            *(f"{spread([float(str(line['bits'])) for line in one]).mean:,.0f}" for one in told),
-            f"{bits(lines[name], OURS):,.0f}",
-        ]
-        joules = [spread([float(str(line["energy_j"])) for line in one]).mean for one in told]
-        cells[f"{name}, J"] = [*(f"{value:.3g}" for value in joules), "–"]
+def _soon(lines: Sequence[Mapping[str, object]]) -> dict[str, list[str]]:
+    """What it takes to reach most of the final accuracy, by condition."""
+    cells: dict[str, list[str]] = {}
+    for name in dict.fromkeys(str(line["condition"]) for line in lines):
+        mine = [line for line in lines if line["condition"] == name]
+        rounds = means(mine, "rounds", lambda line: (float(str(line["round"])),))
+        joules = means(mine, "rounds", lambda line: (float(str(line["round"])),), "energy_j", 1.0)
+        row = {"condition": name, "joules in all": f"{max(joules.values()):.3g}"}
+        row["until 95 %"] = f"{joules[_first_with_most(rounds)]:.3g}"
+        for worth in ("what is missing", "samples"):
+            chosen = [line for line in mine if line.get("worth") == worth]
+            reports = means(chosen, "reports", lambda line: (float(str(line["reports"])),))
+            label = "reports, by what is missing" if worth == "what is missing" else "in any order"
+            row[label] = f"{_first_with_most(reports)[0]:.0f}"
+        for column, cell in row.items():
+            cells.setdefault(column, []).append(cell)
     return cells
+
+
+def _first_with_most(accuracy: Mapping[tuple[float, ...], float]) -> tuple[float, ...]:
+    """The first point of a curve with most of what its last one has."""
+    return next(place for place in accuracy if accuracy[place] >= MOST * accuracy[max(accuracy)])
 
 
 def _over_all(found: Mapping[str, Lines], method: str) -> bool:

@@ -8,6 +8,7 @@ import torch
 
 import kfl
 from kfl.algorithms import CommonKnowledge, Upload, privacy_cost
+from kfl.algorithms.residual_network import fit_residual
 from kfl.algorithms.sums import summation_of
 from kfl.core.errors import ConfigError
 from kfl.data import Dataset, partition
@@ -107,7 +108,7 @@ def test_sums_that_hide_devices_give_the_same_server():
 
 
 @pytest.mark.parametrize("covariance", ["signs", "full", "none"])
-@pytest.mark.parametrize("personal", ["experts", "closed-form", "none"])
+@pytest.mark.parametrize("personal", ["experts", "closed-form", "network", "none"])
 def test_devices_classify_well_with_every_setting(covariance, personal):
     algorithm, engine = CommonKnowledge(covariance=covariance, personal=personal), engine_of()
     start = algorithm.server_init(engine, 0)
@@ -176,3 +177,14 @@ def test_noise_hides_one_sample_and_is_taken_out_of_the_scatter():
     )
     cost = privacy_cost(algorithm, 1, [10, 10])
     assert cost.epsilon == cost.epsilon_with_training < 10 and "training of the body" not in cost.sentence
+
+
+def test_residual_network_learns_what_gaussian_classes_cannot_say_and_adds_nothing_to_a_sure_classifier():
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(600, 2, generator=draw)
+    place = ((x[:, 0] > 0) ^ (x[:, 1] > 0)).long()  # equal means, equal covariances
+    unsure, sure = torch.zeros(600, 2).double(), 20.0 * torch.nn.functional.one_hot(place, 2).double()
+    learned = fit_residual(x[:400], place[:400], unsure[:400])(x[400:], unsure[400:])
+    assert (learned.argmax(1) == place[400:]).double().mean() > 0.9
+    assert (fit_residual(x, place, sure)(x, sure).argmax(1) == place).all()
+    torch.testing.assert_close(fit_residual(x[:9], place[:9], unsure[:9])(x[9:], unsure[9:]), unsure[9:])

@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 import kfl
 from kfl.algorithms import (
@@ -25,6 +27,8 @@ from kfl.algorithms import (
     SelfKnowledge,
     SharedStem,
 )
+from kfl.algorithms.gaussian import Common, personal, personal_flops
+from kfl.algorithms.kernel_expert import RIDGES, fit_kernel, kernel_flops
 from kfl.data import Dataset
 from kfl.engine import DeviceProfile
 from kfl.models import cnn, inspect_model, mlp
@@ -167,3 +171,25 @@ def test_an_algorithm_of_ones_own_may_say_how_large_its_messages_are(toy):
     profile = replace(toy.engine.profile(0), samples=3)
     (cost,) = Loud().costs([profile], Loud().server_init(toy.engine, 0), real_work=False)
     assert (cost.bits_up, cost.bits_down) == (300, 7)
+
+
+@pytest.mark.parametrize(("samples", "numbers", "classes"), [(40, 64, 3), (200, 32, 10)])
+def test_classifiers_in_closed_form_are_charged_what_pytorch_counts(samples, numbers, classes):
+    """Its products; it leaves out inverses, d³, decompositions, 4.5 n³, distances, n² d, and products with vectors."""
+    draw = torch.Generator().manual_seed(0)
+    place = torch.arange(samples) % classes
+    x = torch.randn(samples, numbers, generator=draw) + place[:, None] % 3
+    eye = torch.eye(numbers, dtype=torch.float64)
+    means = torch.stack([x[place == c].double().mean(0) for c in range(classes)])
+    common = Common(means, torch.full((classes,), 50.0), eye[0] + 1, eye, 0 * eye, 500.0)
+    for run, charged, uncounted in (
+        (lambda: personal(common, x, place), personal_flops(samples, numbers, classes), numbers**3),
+        (
+            lambda: fit_kernel(x, place, classes),
+            kernel_flops(samples, numbers, classes),
+            samples**2 * (numbers + 4.5 * samples + len(RIDGES)),
+        ),
+    ):
+        with FlopCounterMode(display=False) as counter:
+            run()
+        assert charged - uncounted == counter.get_total_flops() / 2

@@ -134,6 +134,10 @@ def test_the_config_of_a_run_is_a_setting_to_compare_in(capsys):
         (["compare", "--seed", "3"], ["seed is '3'", "--seeds 3"]),
         (["compare", "--algorithm", "kfl", "--algorithms", "local"], ["algorithm is 'kfl'", "left out with"]),
         (["compare", "--algorithms", "kfl,fedavg"], ["fedavg averages weights", "--equal-models 256"]),
+        (
+            ["compare", "--algorithm", "fedavg", "--vary", "algorithm.momentum=0.5,0.8"],
+            ["fedavg averages weights", "one width with --equal-models 256."],
+        ),
         (["compare", "--reference", "apfl"], ["reference is 'apfl'"]),
         (["compare", "--settings", "missing.toml"], ["missing.toml"]),
         (["compare", "--from", "nowhere"], ["nowhere", "no results"]),

@@ -10,6 +10,9 @@ from scipy import stats
 
 import kfl
 from kfl.comparison import Comparison, Entry, ResultStore, Search, read
+from kfl.comparison.entries import zero_upload_twins
+from kfl.comparison.execution import Execution
+from kfl.comparison.question import split_unfit
 from kfl.comparison.rows import first_reach
 from kfl.comparison.search import REPORTED_SEEDS
 from kfl.comparison.twins import ENCODED_TWINS, TWINS
@@ -273,3 +276,19 @@ def test_a_method_without_a_pull_is_asked_against_its_own_twin_too():
     assert cell(found, "minus its own twin, points [95 %]", "lg-fedavg").endswith(", local")
     assert cell(found, "uploads add?", "kfl") == "–"
     assert "own twin? Yes: shared-stem, lg-fedavg, none" in text_of(found)
+
+
+def test_what_fits_networks_is_judged_on_the_encoders_numbers():
+    """The first layer has 784 · 512 values on digits and 16 · 512 on an encoding of 16 numbers."""
+    base = kfl.Experiment(devices=4, widths=(8,), model="mlp", algorithm=kfl.SharedStem(budget_bits=100_000))
+    entries = [Entry("plain", base), Entry("encoded", replace(base, encoder="random-16"))]
+    kept, unfit = split_unfit(entries, Execution())
+    assert [entry.label for entry in kept] == ["encoded"] and list(unfit) == ["plain"]
+
+
+def test_named_twins_may_stand_beside_entries_that_differ_in_more_than_the_algorithm():
+    base = kfl.Experiment(devices=4, rounds=2)
+    odd = [Entry("kfl", base), Entry("long", replace(base, rounds=9))]
+    with pytest.raises(ConfigError, match="or name the twins as entries"):
+        zero_upload_twins(odd, TWINS)
+    assert zero_upload_twins([*odd, Entry("local", replace(base, algorithm=kfl.Local()))], TWINS) == []

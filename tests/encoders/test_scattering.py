@@ -5,6 +5,7 @@ own: the package no longer imports with today's SciPy.
 """
 
 import io
+import math
 from importlib import resources
 from pathlib import Path
 
@@ -75,6 +76,12 @@ def test_scattering_refuses_what_it_cannot_encode(encoder, shape, message):
         encoder.size(shape)
 
 
-def test_flops_are_counted_by_size_and_channels():
-    gray, color = Scattering().flops((1, 32, 32)), Scattering().flops((3, 32, 32))
-    assert color == pytest.approx(3 * gray) and 3e6 < gray < 8e6
+def test_flops_are_those_of_transforms_filters_and_products_of_matrices():
+    """By hand: 32 × 32 is padded to 40 × 40; a transform of N numbers takes 4 N log₂ N, of real ones half of it."""
+    pixels, quarter = 1600, 400
+    large, small = 4 * pixels * math.log2(pixels), 4 * quarter * math.log2(quarter)
+    transforms = large / 2 + 8 * (large + large / 2) + (8 + 64) * small
+    filters = 2 * pixels * (8 + 8 + 64)
+    low_pass = 9 * (4 * 40 * 40 + 4 * 40 * 4) + 72 * (4 * 20 * 20 + 4 * 20 * 4)
+    assert Scattering().flops((1, 32, 32)) == pytest.approx(transforms + filters + low_pass + 81 * 16 * 256)
+    assert Scattering().flops((3, 32, 32)) == pytest.approx(3 * Scattering().flops((1, 32, 32)))

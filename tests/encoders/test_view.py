@@ -82,6 +82,32 @@ def test_an_own_module_encodes_and_its_download_is_charged(tmp_path):
     assert view.view.download_bits == 32 and not list(tmp_path.iterdir())
 
 
+def build_network():
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 6 * 6, 5))
+
+
+def build_outside():
+    class Outside(nn.Module):
+        def forward(self, x):
+            return torch.from_numpy(x.flatten(1).numpy() * 2)
+
+    return Outside()
+
+
+def build_outside_and_says_so():
+    module = build_outside()
+    module.flops = 123
+    return module
+
+
+def test_own_encoders_work_is_counted_as_that_of_networks_or_as_it_says():
+    shape = (1, 8, 8)
+    assert make_encoder(f"{__name__}:build_network").flops(shape) == 2 * 4 * 9 * 36 + 144 * 5 + 5
+    assert make_encoder(f"{__name__}:build_outside_and_says_so").flops(shape) == 123
+    with pytest.raises(ModelError, match="give the module an attribute `flops`"):
+        make_encoder(f"{__name__}:build_outside").flops(shape)
+
+
 @pytest.mark.parametrize(
     ("name", "error", "message"),
     [

@@ -158,3 +158,15 @@ def test_the_fleets_devices_hold_what_the_simulated_ones_hold(to_fleet, tmp_path
         setup = make_setup(fleet.device, device, {"experiment": str(fleet.folder / "server.toml")})
         record = history.devices[device]
         assert (len(setup.train_y), setup.model_name) == (record["samples"], record["model"])
+
+
+def test_onnx_encoders_say_which_package_is_missing_and_are_given_by_name():
+    with pytest.raises(kfl.KflError, match="no_such_package is not installed"):
+        kfl.encoders.make_encoder("tests.examples.test_programs:missing_package")
+
+
+def missing_package():
+    spec = importlib.util.spec_from_file_location("onnx_encoders", EXAMPLES / "onnx_encoders.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.folder_of("no_such_package")

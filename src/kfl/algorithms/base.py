@@ -332,6 +332,10 @@ class Algorithm(Fields, ABC):
         """Everything a device computes in a round: τ forward and backward passes, unless an algorithm does more."""
         return training_flops(self.local_steps, profile)
 
+    def classifier_flops(self, profile: DeviceProfile) -> float:
+        """Return what a device computes beside its update to predict with what it was sent; nothing, for networks."""
+        return 0.0
+
     def bits(self, profile: DeviceProfile) -> tuple[float, float] | None:
         """Return the bits that the scheduler plans with, up and down; None for those that the formats declare.
 
@@ -357,7 +361,7 @@ class Algorithm(Fields, ABC):
             if held not in sizes:
                 sizes[held] = wire_size(up, held)
             flops = self.real_flops(profile) if real_work else self.printed_flops(profile)
-            found.append(Cost(flops, *(self.bits(profile) or (sizes[held], down))))
+            found.append(Cost(flops + self.classifier_flops(profile), *(self.bits(profile) or (sizes[held], down))))
         return found
 
     def sgd(self) -> Sgd:

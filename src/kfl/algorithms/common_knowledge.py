@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 Covariance = Literal["signs", "full", "none"]
 """What a device says of how its samples vary within classes."""
-PersonalHead = Literal["experts", "closed-form", "none"]
+PersonalHead = Literal["experts", "closed-form", "network", "none"]
 """What a device makes of the common knowledge."""
 Worth = Literal["missing", "samples"]
 """What a scheduler weighs a device by."""
@@ -96,7 +96,8 @@ class CommonKnowledge(RobustRules):
     sketches: int = 32
     """Vectors of signs that a device sends, at most half as many as it has samples."""
     personal: PersonalHead = "experts"
-    """What a device predicts with: its closed form weighed with its own kernel regression, that form, or neither."""
+    """What a device predicts with: its closed form weighed with its own kernel regression, that form, that form and a
+    network on what it leaves unexplained, or the common classifier."""
     worth_of: Worth = "missing"
     """What a scheduler weighs a device by: the samples of each class that the server still lacks, or all it has."""
     clip_norm: float | None = None
@@ -338,6 +339,8 @@ class CommonKnowledge(RobustRules):
         from kfl.algorithms.many_classifiers import Fleet, Lens
         from kfl.engine.workers import spread
 
+        if self.personal == "network":
+            return [self._right(self.common(server), engine, *one) for one in zip(devices, states, strict=True)]
         train, test = (engine.shared_samples(devices, split) for split in ("train", "test"))
         fleet = Fleet(Lens.of(self.common(server)), train, test, self.personal == "experts")
         found = np.zeros(len(devices), dtype=np.int64)
@@ -349,6 +352,16 @@ class CommonKnowledge(RobustRules):
             for batch, right in zip(batches, spread(fleet.own_right, batches, engine.plan.workers), strict=True):
                 found[batch] = right
         return list(map(int, found))
+
+    def _right(self, common: Common, engine: Engine, device: int, state: State) -> int:
+        """Of one device whose classifier is trained."""
+        from kfl.algorithms.kernel_expert import classify
+
+        x, y = (value.cpu() for value in engine.samples(device, "test"))
+        train_x, train_y = (value.cpu() for value in engine.samples(device, "train"))
+        own = bool(state.get("encoded", False))
+        said = classify(common, train_x.flatten(1), train_y, x.flatten(1), own=own, kernel=False, network=True)
+        return int((said == y).sum())
 
     def why_not_exported(self) -> str | None:
         """A device's classifier is made of its samples each time, which a run folder does not hold."""
@@ -375,6 +388,18 @@ class CommonKnowledge(RobustRules):
     def printed_flops(self, profile: DeviceProfile) -> float:
         """Nothing is trained: what is computed is charged either way."""
         return self.real_flops(profile)
+
+    def classifier_flops(self, profile: DeviceProfile) -> float:
+        """Of the closed form, and of the kernel regression or the network."""
+        from kfl.algorithms.gaussian import personal_flops
+        from kfl.algorithms.kernel_expert import kernel_flops
+        from kfl.algorithms.residual_network import residual_flops
+
+        model = profile.model
+        sizes = profile.samples, math.prod(model.input_shape), profile.held_classes or model.classes
+        further = {"experts": kernel_flops, "network": residual_flops}.get(self.personal)
+        closed = 0.0 if self.personal == "none" else personal_flops(*sizes)
+        return closed + (0.0 if further is None else further(*sizes))
 
     def real_flops(self, profile: DeviceProfile) -> float:
         """Products for the means, their rotation, and signs or the scatter. The encoder is charged apart."""

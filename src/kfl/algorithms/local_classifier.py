@@ -104,8 +104,18 @@ class LocalClassifier(Algorithm):
         return self.real_flops(profile)
 
     def real_flops(self, profile: DeviceProfile) -> float:
-        """One product of all samples with each other."""
-        return float(profile.samples**2 * math.prod(profile.model.input_shape))
+        """Of a kernel regression, of Gaussian classes, or of the decomposition that all ridges share."""
+        from kfl.algorithms.kernel_expert import kernel_flops
+
+        n, d = profile.samples, math.prod(profile.model.input_shape)
+        classes = profile.held_classes or profile.model.classes
+        if self.kind == "kernel":
+            return kernel_flops(n, d, classes)
+        if self.kind == "lda":  # the covariance; for each shrinkage an inverse, and distances to all class means
+            return n * d**2 + len(SHRINKAGES) * (float(d) ** 3 + (classes + 1) * n * d**2)
+        smaller, larger = sorted((n, d))
+        # A thin decomposition takes 14 a b² + 8 b³ operations, two for each multiply-add (Golub and Van Loan, 5.4).
+        return 7.0 * larger * smaller**2 + 4.0 * smaller**3
 
 
 def fit_linear(kind: Literal["ridge", "lda"], x: Tensor, place: Tensor, classes: int) -> tuple[Tensor, Tensor]:

@@ -10,9 +10,10 @@ p the share of the device's own covariance, everything that `gaussian` inverts i
     G v  = F diag(n/(1 + n λ)) τ(v) in the first r coordinates       for any number of samples n
     Σ̂⁻¹:                   uᵀ Σ̂⁻¹ v = uᵀ P v − τ(u)ᵀ diag(ω) τ(v),    1/ω = 1/h + λ,  h = mean_c 1/(1 + n_c λ)
 
-So a device takes one Gram matrix of its own samples, its tests and the class means (`_Rows`), one eigendecomposition of
-n × n, and one of r × r for each share: no d × d matrix. Devices with the same numbers of samples and classes are
-computed as one batch. The numbers are those of `gaussian.personal` but for rounding.
+So a device takes one Gram matrix of its own samples, its tests and the class means, one eigendecomposition of n × n
+(`_Forms`), and for each share one of r × r, or where its classes have equal numbers of samples inverses (`_Share`): no
+d × d matrix. Devices with the same numbers of samples and classes are computed as one batch. The numbers are those of
+`gaussian.personal` but for rounding.
 """
 
 from __future__ import annotations
@@ -305,12 +306,14 @@ class _Share:
     q: float
     w: Tensor
     """(devices, 1, n)"""
-    eigen: Tensor
-    """λ, (devices, r)."""
-    f: Tensor
-    """F, (devices, r, r)."""
-    omega: Tensor
-    """ω, (devices, 1, r)."""
+    symmetric: Tensor
+    """β½ P_rr β½, (devices, r, r)."""
+    root: Tensor
+    """β½, (r,)."""
+    decomposed: tuple[Tensor, Tensor] | None
+    """λ and F; None where all classes have as many samples, and an inverse for each number is quicker."""
+    metric: Tensor
+    """F diag(ω) Fᵀ, (devices, r, r)."""
 
     @staticmethod
     def of(own: _Own, forms: _Forms, between: Tensor, p: float) -> _Share:
@@ -319,26 +322,36 @@ class _Share:
         inverse = torch.eye(len(between), dtype=torch.float64)
         inverse = inverse - forms.away_first.transpose(1, 2) * w @ forms.away_first
         root = between.sqrt()
-        eigen, turned = torch.linalg.eigh(root[:, None] * inverse * root / q)
-        eigen = eigen.clamp(min=0)
+        symmetric = root[:, None] * inverse * root / q
+        if bool((own.counts == own.counts[0, 0]).all()):  # then 1/h + λ = 1 + (n + 1) λ
+            return _Share(forms, q, w, symmetric, root, None, _resolvent(symmetric, root, float(own.counts[0, 0]) + 1))
+        eigen, turned = torch.linalg.eigh(symmetric)
+        eigen, f = eigen.clamp(min=0), root[:, None] * turned
         h = (1 / (1 + own.counts[..., None] * eigen[:, None])).mean(1)
-        return _Share(forms, q, w, eigen, root[:, None] * turned, (h / (1 + h * eigen))[:, None])
+        metric = f * (h / (1 + h * eigen))[:, None] @ f.transpose(1, 2)
+        return _Share(forms, q, w, symmetric, root, (eigen, f), metric)
 
-    def tau(self, rows: _Rows) -> Tensor:
-        """τ(v) of each row."""
-        return (rows.first - rows.phi * self.w @ self.forms.away_first) / self.q @ self.f
+    def first(self, rows: _Rows) -> Tensor:
+        """(P v)_r of each row."""
+        found: Tensor = (rows.first - rows.phi * self.w @ self.forms.away_first) / self.q
+        return found
 
     def gained(self, rows: _Rows, number: Tensor) -> _Rows:
         """G v of each row, with a number of samples behind it."""
-        gain = number[..., None] / (1 + number[..., None] * self.eigen[:, None])
-        first = self.tau(rows) * gain @ self.f.transpose(1, 2)
+        if self.decomposed is None:
+            one = float(number.flatten()[0])
+            first = self.first(rows) @ _resolvent(self.symmetric, self.root, one) * one
+        else:
+            eigen, f = self.decomposed
+            gain = number[..., None] / (1 + number[..., None] * eigen[:, None])
+            first = self.first(rows) @ f * gain @ f.transpose(1, 2)
         return _Rows(first @ self.forms.away_first.transpose(1, 2), first)
 
     def sides(self, rows: _Rows) -> tuple[Tensor, Tensor]:
         """Each row as it stands on the left and on the right of what Σ̂⁻¹ takes off I/q, (devices, rows, n + r)."""
-        tau = self.tau(rows)
-        left = torch.cat([rows.phi * (self.w / self.q), tau * self.omega], 2)
-        return left, torch.cat([rows.phi, tau], 2)
+        first = self.first(rows)
+        left = torch.cat([rows.phi * (self.w / self.q), first @ self.metric], 2)
+        return left, torch.cat([rows.phi, first], 2)
 
     def each(self, products: Tensor, one: Tensor, other: Tensor) -> Tensor:
         """uᵀ Σ̂⁻¹ v row by row, (devices, rows); `products` are u·v."""
@@ -347,6 +360,13 @@ class _Share:
     def all(self, products: Tensor, one: Tensor, other: Tensor) -> Tensor:
         """uᵀ Σ̂⁻¹ v of all rows with all rows; `products` are u·v."""
         return products / self.q - one @ other.transpose(1, 2)
+
+
+def _resolvent(symmetric: Tensor, root: Tensor, number: float) -> Tensor:
+    """F diag(1/(1 + n λ)) Fᵀ without a decomposition: β½ (I + n β½ P_rr β½)⁻¹ β½."""
+    eye = torch.eye(len(root), dtype=torch.float64)
+    found: Tensor = root[:, None] * torch.cholesky_inverse(torch.linalg.cholesky(eye + number * symmetric)) * root
+    return found
 
 
 def _with_share(own: _Own, forms: _Forms, between: Tensor, p: float) -> tuple[Tensor, Tensor]:

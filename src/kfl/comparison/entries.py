@@ -276,13 +276,17 @@ def literal(text: str) -> Any:
 def refuse_mixed_models(entries: Iterable[Entry]) -> None:
     """Raise ModelError, before anything runs, for algorithms that cannot work with different networks."""
     problems: dict[tuple[str, str], list[str]] = {}
-    for entry in entries:
+    asked = list(entries)
+    algorithms = {entry.experiment.algorithm.name for entry in asked}
+    for entry in asked:
         if entry.experiment.algorithm.needs_equal_models and (found := _mixed_models(entry.experiment)) is not None:
             problems.setdefault(found, []).append(entry.label)
     for (mixed, right), equal in problems.items():
+        alone = len(equal) == len(asked) > 1 == len(algorithms)  # settings of one algorithm: nothing would be left
+        who = [*algorithms] if alone else equal
         raise ModelError(
-            f"{and_list(equal)} {'averages' if len(equal) == 1 else 'average'} weights, which needs equal models, but "
-            f"{mixed}: give all devices {right}, or leave {and_list(equal)} out."
+            f"{and_list(who)} {'averages' if len(who) == 1 else 'average'} weights, which needs equal models, but "
+            f"{mixed}: give all devices {right}{'' if alone else f', or leave {and_list(who)} out'}."
         )
 
 
@@ -345,6 +349,8 @@ def zero_upload_twins(entries: Sequence[Entry], twins: Mapping[str, Algorithm]) 
     found = []
     for condition in dict.fromkeys(entry.condition for entry in entries):
         own = [entry for entry in entries if entry.condition == condition]
+        if has_twin(own):
+            continue
         first = own[0]
         for entry in own:
             if replace(entry.experiment, algorithm=first.experiment.algorithm, seed=0) != replace(
@@ -352,8 +358,6 @@ def zero_upload_twins(entries: Sequence[Entry], twins: Mapping[str, Algorithm]) 
             ):
                 expected = "only with entries that differ in nothing but the algorithm; or name the twins as entries"
                 raise ConfigError("twins", entry.label, expected)
-        if has_twin(own):
-            continue
         common = vars(common_settings(first.experiment.algorithm, ALGORITHMS["local"]))
         chosen = {label: replace(twin, **common) for label, twin in twins.items()}
         if any(entry.experiment.algorithm.needs_encoder for entry in own):

@@ -156,6 +156,18 @@ def _tuning(own: Mapping[str, Sequence[Record]], tuned: Mapping[str, str], trial
     return found
 
 
+def carried(tuned: Mapping[tuple[str, str], str]) -> list[str]:
+    """Return the conditions whose settings come from the search of another one, for a table of several conditions.
+
+    >>> carried({("m5", "kfl"): "the search in another condition, m2", ("m2", "kfl"): "the search"})
+    ['Not searched in its own condition, but with the settings of another one: m5.']
+    """
+    places = list(dict.fromkeys(place for (place, _), source in tuned.items() if "another condition" in source))
+    whose = "its own condition" if len(places) == 1 else "their own conditions"
+    told = f"Not searched in {whose}, but with the settings of another one: {'; '.join(places)}."
+    return [told] if places else []
+
+
 def _differing(own: Mapping[str, Sequence[Record]], kind: str) -> list[str]:
     """Data, networks, scheduler and every other field of the experiment in which rows differ.
 

@@ -264,18 +264,20 @@ def _digests(entry: Entry, seeds: Sequence[int]) -> dict[int, str]:
 def split_unfit(entries: Sequence[Entry], how: Execution) -> tuple[list[Entry], dict[str, str]]:
     """The entries whose algorithm runs on the networks of every condition, and why the others do not."""
     from kfl.data import load_dataset
+    from kfl.encoders import AUTO, NONE, make_encoder
     from kfl.models import FleetModels, fleet_from_name
 
     known: dict[tuple[object, ...], FleetModels] = {}
     problems: dict[str, str] = {}
     for entry in entries:
         one = entry.experiment
-        key = (one.dataset, one.model, one.widths)
+        key = (one.dataset, one.model, one.widths, one.encoder)
         if key not in known:
             data = load_dataset(one.dataset, how.data_folder) if how.dataset is None else how.dataset
-            known[key] = fleet_from_name(
-                one.model, one.widths, max(one.devices, 1), data.input_shape, data.classes, one.seed
-            )
+            shape = data.input_shape
+            if one.encoder not in (AUTO, NONE) and data.view is None:  # networks stand on its numbers
+                shape = (make_encoder(one.encoder).size(shape),)
+            known[key] = fleet_from_name(one.model, one.widths, max(one.devices, 1), shape, data.classes, one.seed)
         try:
             one.algorithm.check_models(one.algorithm.device_models(known[key]))
         except ModelError as problem:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from kfl.comparison.demo_account import account
 from kfl.comparison.entries import pick_reference
-from kfl.comparison.fairness import equal, unequal
+from kfl.comparison.fairness import carried, equal, unequal
 from kfl.comparison.presets import DEMO
 from kfl.comparison.records import NEEDED, Record, check_results, label_of, read_records
 from kfl.comparison.rows import Row, best_twin, summarise_rows, with_levels
@@ -244,8 +244,9 @@ class Comparison:
         seeds = {name: len({line["seed"] for line in self._of(name)}) for name in by_condition}
         found = []
         if len(by_condition) > 1:
-            found.append(Table(OVERVIEW, overview(by_condition, seeds), [MARKS]))
-            found.append(Table(OWN_OVERVIEW, overview(by_condition, seeds, own=True), [MARKS]))
+            head = carried(self.tuned)
+            found.append(Table(OVERVIEW, overview(by_condition, seeds), [MARKS], head))
+            found.append(Table(OWN_OVERVIEW, overview(by_condition, seeds, own=True), [MARKS], head))
         for condition, rows in by_condition.items():
             notes = twin_sentences(rows, seeds[condition], questions, self.unfit, searched=searched)
             title = condition or title_of(self._of(condition))

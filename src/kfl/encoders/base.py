@@ -36,7 +36,7 @@ class Encoder(ABC):
 
     @abstractmethod
     def flops(self, shape: tuple[int, ...]) -> float:
-        """Return the floating-point operations of one sample, which its device is charged."""
+        """Return the operations of one sample, counted as the work of networks (`kfl.models.profile`)."""
 
     @property
     def download_bits(self) -> float:

@@ -86,16 +86,24 @@ class Scattering(Encoder):
         return (coefficients(samples) - torch.from_numpy(projection.mean)) @ directions.T
 
     def flops(self, shape: tuple[int, ...]) -> float:
-        """Fourier transforms, products with filters, and the projection."""
+        """What the formula takes, counted as the work of networks is: see `kfl.models.profile`.
+
+        A Fourier transform of N complex numbers takes 4 N log₂ N operations (split radix), of real ones half of it. A
+        complex number times a filter takes 2, a product of matrices 1 per multiply-add; moduli, sums of folded
+        spectra and logarithms are free, as activations and pooling are. Averaging to 4 × 4 places is part of the
+        low-pass filter's matrices.
+        """
         from kfl.encoders._scattering_transform import ANGLES, PATHS, filter_bank
 
-        pixels = math.prod(filter_bank(*shape[1:]).size)
-        transform, small = 5 * pixels * math.log2(pixels), 5 * pixels / 4 * math.log2(pixels / 4)
-        # Once, per angle of the first scale (there and back), of the second, and per pair of angles; 6 per product of
-        # complex numbers, and as many again for folding and moduli.
-        transforms = transform * (1 + 2 * ANGLES) + small * (ANGLES + ANGLES**2)
-        products = 12 * pixels * (2 * ANGLES + ANGLES**2)
-        return shape[0] * (transforms + products + 2 * PATHS * PLACES**2 * self.size(shape))
+        height, width = filter_bank(*shape[1:]).size
+        pixels, quarter = height * width, height * width // 4
+        real, complex_, small = (4 * n * math.log2(n) * part for n, part in ((pixels, 0.5), (pixels, 1), (quarter, 1)))
+        # The image; per angle of the first scale back and forth; back for the second scale, of it and of each pair.
+        transforms = real + ANGLES * (complex_ + real) + (ANGLES + ANGLES**2) * small
+        filters = 2 * pixels * (2 * ANGLES + ANGLES**2)
+        large_maps, small_maps = 1 + ANGLES, ANGLES + ANGLES**2
+        low = PLACES * (large_maps * (pixels + PLACES * width) + small_maps * (quarter + PLACES * width / 2))
+        return shape[0] * (transforms + filters + low + PATHS * PLACES**2 * self.size(shape))
 
 
 def coefficients(images: Tensor) -> Tensor:

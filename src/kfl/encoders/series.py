@@ -116,7 +116,7 @@ class LogMel(Encoder):
     def flops(self, shape: tuple[int, ...]) -> float:
         """Fourier transforms of all frames and the mel bands."""
         frames = (shape[1] - self.frame) // self.hop + 1
-        return float(shape[0] * frames * (2.5 * self.frame * math.log2(self.frame) + self.frame * self.bands))
+        return float(shape[0] * frames * (2 * self.frame * math.log2(self.frame) + self.frame * self.bands))
 
 
 def _mel_filters(bands: int, frame: int, rate_hz: float) -> Tensor:

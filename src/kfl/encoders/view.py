@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from kfl.core.errors import ConfigError, ModelError
+from kfl.core.errors import ConfigError, KflError, ModelError
 from kfl.core.lazy import import_object
 from kfl.core.text import quantity
 from kfl.data.dataset import Dataset, View
@@ -63,7 +63,12 @@ class Own(Encoder):
         except ImportError as problem:
             expected = "package.module:function of one that can be imported"
             raise ConfigError("encoder", source, f"{expected} ({problem})") from problem
-        module = build()
+        try:
+            module = build()
+        except KflError:
+            raise
+        except Exception as problem:  # a user's function may raise anything
+            raise ModelError(f"encoder {source!r} cannot be built: {problem}") from problem
         if not isinstance(module, torch.nn.Module):
             raise ModelError(f"encoder {source!r} returned {type(module).__name__}, but must return a torch.nn.Module.")
         return Own(None, module.eval().requires_grad_(False), source)
@@ -91,14 +96,18 @@ class Own(Encoder):
         return found.float()
 
     def flops(self, shape: tuple[int, ...]) -> float:
-        """As PyTorch counts them."""
-        import torch
-        from torch.utils.flop_counter import FlopCounterMode
+        """As those of networks are counted, or what the module says in `flops`."""
+        from kfl.models.profile import count_flops
 
         assert self.module is not None
-        with torch.no_grad(), FlopCounterMode(display=False) as counter:
-            self.module(torch.zeros(1, *shape))
-        return float(counter.get_total_flops())
+        told = getattr(self.module, "flops", None)
+        found = float(count_flops(self.module, shape, f"encoder {self.source!r}") if told is None else told)
+        if told is None and not found:
+            raise ModelError(
+                f"encoder {self.source!r} does nothing that PyTorch could count, so its devices would encode for "
+                "nothing: give the module an attribute `flops`, the operations for one sample (0 if there are none)."
+            )
+        return found
 
     @property
     def download_bits(self) -> float:

@@ -107,6 +107,27 @@ def _profile(
     )
 
 
+def count_flops(module: nn.Module, input_shape: tuple[int, ...], who: str = "The module") -> int:
+    """Count the work of one forward pass on one sample, by the rule above.
+
+    Args:
+        module: Any module, with or without a `head`.
+        input_shape: Of one sample.
+        who: How the sentence about a fault begins.
+
+    Returns:
+        Operations; none of what is computed outside PyTorch.
+
+    Raises:
+        ModelError: The module cannot process such a sample.
+
+    >>> count_flops(nn.Linear(784, 256), (784,))
+    200960
+    """
+    with torch_threads(1):
+        return _measure(module, torch.zeros(2, *input_shape), who)[1]
+
+
 def _measure(module: nn.Module, x: Tensor, who: str) -> tuple[Tensor, int]:
     """Run one batch of two through a module and count the work of one sample."""
     was_training, was_fused = module.training, torch.backends.mha.get_fastpath_enabled()
