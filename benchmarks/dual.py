@@ -78,7 +78,7 @@ def round_of(
 def measure(devices: int, kind: str, model: str) -> None:
     """One row, as JSON on the standard output."""
     scheduler, state, observation = round_of(devices, kind, model)
-    scheduler.decide(*round_of(max(LARGE, 100), kind, model)[1:])  # import, and compile where nobody has yet
+    scheduler.decide(*round_of(max(LARGE, 100), kind, model)[1:])  # import, and compile where no cache has it
     input_mb = _memory_mb("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
     repeats = range(3 if devices > 100_000 else 15)

@@ -4,10 +4,10 @@
 
 With a fraction z of a device and the share s = θ z, the best price's bound is the value of the convex program
 
-    minimise   Σ q a s (e^{b z/s} − 1) − v z     subject to   Σ s ≤ 1,   f z ≤ s ≤ z,   0 ≤ z ≤ 1,
+    minimize   Σ q a s (e^{b z/s} − 1) − v z     subject to   Σ s ≤ 1,   f z ≤ s ≤ z,   0 ≤ z ≤ 1,
 
 whose terms are exponential cones: Clarabel and SCS take them as they are. HiGHS (`scipy.optimize.linprog`) gets
-tangents of each E in their place, a linear program from below. SciPy maximises the bound over the one price by Brent's
+tangents of each E in their place, a linear program from below. SciPy maximizes the bound over the one price by Brent's
 method, with the energies of `kfl`. All solve less than `dual` does, which goes on to a set with shares and its
 certificate. Seconds are the solvers' own where they tell them. Rounds are `benchmarks.dual`'s "half" of the printed
 model.
