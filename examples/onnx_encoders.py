@@ -86,7 +86,7 @@ class Speech(nn.Module):
         self.download_bits = 32 * (self.mel.values + self.network.values)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Numbers of clips at 8 kHz: doubled in rate, their middle, as whole numbers of 16 bits."""
+        """Numbers of clips at 8 kHz: doubled in rate, their middle, as integers of 16 bits."""
         sound = nn.functional.interpolate(x, scale_factor=2.0, mode="linear")[:, 0]
         peak = sound.abs().amax(1, keepdim=True).clamp(min=1e-9)
         first = (sound.shape[1] - self.clip) // 2

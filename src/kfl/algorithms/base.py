@@ -333,7 +333,7 @@ class Algorithm(Fields, ABC):
         return training_flops(self.local_steps, profile)
 
     def classifier_flops(self, profile: DeviceProfile) -> float:
-        """Return what a device computes beside its update to predict with what it was sent; nothing, for networks."""
+        """Return what a device computes next to its update to predict with what it was sent; nothing, for networks."""
         return 0.0
 
     def bits(self, profile: DeviceProfile) -> tuple[float, float] | None:
