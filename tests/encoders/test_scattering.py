@@ -77,7 +77,7 @@ def test_scattering_refuses_what_it_cannot_encode(encoder, shape, message):
 
 
 def test_flops_are_those_of_transforms_filters_and_products_of_matrices():
-    """Worked out manually: 32 × 32 is padded to 40 × 40; a transform of N numbers takes 4 N log₂ N, of real ones half of it."""
+    """Exact: 32 × 32 is padded to 40 × 40; a transform of N numbers takes 4 N log₂ N, of real ones half of it."""
     pixels, quarter = 1600, 400
     large, small = 4 * pixels * math.log2(pixels), 4 * quarter * math.log2(quarter)
     transforms = large / 2 + 8 * (large + large / 2) + (8 + 64) * small
