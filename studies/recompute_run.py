@@ -15,7 +15,8 @@ import numpy as np
 LIMIT, LN2, A = 1e-9, np.log(2), np.array
 FACTS = ("cpu_hz", "flops_per_cycle", "power_coefficient", "max_power_w", "flops", "bits_up", "bits_down", "budget_j")
 DRAWN = ("static_power_w", "circuit_power_w", "receive_power_w", "min_power_w", "tail_j", "min_cpu_hz")
-PRINTED = dict.fromkeys(DRAWN, 0.0) | {"amplifier_efficiency": 1.0}  # what a printed cell leaves out
+ONCE = ("first_flops", "first_bits_down")  # a device's encoder, in the first round that it is chosen for
+PRINTED = dict.fromkeys((*DRAWN, *ONCE), 0.0) | {"amplifier_efficiency": 1.0}  # what a printed cell leaves out
 SUMS = ("compute_energy_j", "upload_energy_j", "time_s", "bits_up", "bits_down", "energy_j")
 USES = ("devices_over_budget", "largest_use_of_budget", "mean_use_of_budget")
 PARTS, LOGGED = ("computing", "static", "radiating", "circuits", "tail", "receiving"), [1, 3, 4, 5]
@@ -61,7 +62,7 @@ def play(log: dict[str, Any], device: dict[str, Any], queue_j: Any, config: dict
     fault = A([faults.get(k, {}).get("fault", "") for k in log["devices"]], str)
     downlink_w = np.inf if cell["downlink_power_dbm"] == "none" else 10 ** (cell["downlink_power_dbm"] / 10) / 1000
     heard = downlink_w * np.append(true_gain, gain.min(initial=np.inf)) / (band_hz * noise)
-    hear_s = device["bits_down"].max() * LN2 / (band_hz * np.log1p(heard))
+    hear_s = config["broadcast_bits"] * LN2 / (band_hz * np.log1p(heard))
     broadcast_s, deaf = hear_s[-1], hear_s[:-1] > hear_s[-1] * (1 + LIMIT)
     dry, idle = fault == "ran_dry", (fault == "drop_before") | deaf
     died, (work_j, send_j) = dry | (fault == "battery_empty"), (work.sum(axis=0), send.sum(axis=0))
@@ -110,8 +111,12 @@ def main(folder: Path) -> int:
     full_j = float(str(config["radio"].get("battery_capacity_j", "none")).replace("none", "inf"))
     charge_j = full_j * config["radio"].get("initial_charge", 1.0) + np.zeros(len(records))
     queue_j = full_j - charge_j if '"harvest_j"' in lines else np.zeros(len(records))
+    config["broadcast_bits"], chosen_before = device["bits_down"].max(), np.zeros(len(records))
     for log in (whole(folder, line) for line in lines.splitlines()):
+        for name, once in zip(("flops", "bits_down"), ONCE, strict=True):  # of this round
+            device[name] = facts[name] + np.where(chosen_before == 0, facts[once], 0.0)
         now_j, chosen = np.zeros_like(parts_j), [device["place"][k] for k in log["devices"]]
+        chosen_before[chosen] += 1
         now_j[:, chosen], *rest = play(log, device, queue_j, config, real)
         compare("charge of batteries", charge_j[chosen], log.get("charge_j", charge_j[chosen]), f"round {log['round']}")
         parts_j, total = parts_j + now_j, total + A(rest)

@@ -45,6 +45,7 @@ DEVICE: Fields = {
     "classes": list_of(COUNT),
     **dict.fromkeys(("accuracy", "budget_j", "queue_j", "compute_energy_j", "upload_energy_j", "cpu_hz"), ANY_NUMBER),
     **dict.fromkeys(("flops", "bits_up", "bits_down", "charge_j", "harvested_j", "wasted_j"), ANY_NUMBER),
+    **dict.fromkeys(("first_flops", "first_bits_down"), ANY_NUMBER),
 }
 ENVIRONMENT: Fields = {
     **dict.fromkeys(("dataset", "plan", "packages", "sources", "traces", "fleet"), TABLE),
