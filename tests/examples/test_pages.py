@@ -49,6 +49,7 @@ NOT_RUN = (  # and where each is tested instead
     *(
         "--track",
         "my_encoder",
+        "onnx_encoders",
         "people/",
         "my-images",
         "train.parquet",

@@ -129,7 +129,11 @@ class Anchored(Algorithm):
         {"algorithm": FedGh(local_steps=2)},
         {"algorithm": FedMrl(local_steps=2, small_width=8), "widths": (32, 48), "real_work": True},
         {"algorithm": Local(local_steps=2), "real_work": True},
-        {"algorithm": CommonKnowledge(worth_of="samples"), "encoder": "raw"},
+        {
+            "algorithm": CommonKnowledge(worth_of="samples"),
+            "encoder": "raw",
+            "radio": CellConfig(bandwidth_hz=1e6, deadline_s=2.0),
+        },
         {"radio": CellConfig(bandwidth_hz=1e6, resource_blocks=8, channel_error=0.3, fading_correlation=0.5)},
         {"radio": CellConfig(channel_error=0.3, downlink_power_dbm=-20.0)},
         {"radio": WHOLE},

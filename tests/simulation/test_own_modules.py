@@ -23,6 +23,7 @@ from kfl.runner import RunOptions, run_world
 from kfl.simulation import build_world
 from tests.reference.own_modules import MIXABLE, ODD
 from tests.reference.runs import data, difference
+from tests.reference.toy import toy_data
 
 SMALL = kfl.Experiment(
     devices=6,
@@ -164,7 +165,7 @@ def test_a_model_that_no_engine_can_run_says_so_in_one_sentence():
 
 def test_every_odd_module_in_one_fleet_from_the_command_line(tmp_path):
     source = (ROOT / "tests" / "reference" / "own_modules.py").read_text()
-    data_source = "import numpy as np\nimport kfl\n" + inspect.getsource(data)
+    data_source = "import numpy as np\nimport kfl\n" + inspect.getsource(toy_data) + inspect.getsource(data)
     (tmp_path / "my_models.py").write_text(f"{source}\n\n{data_source}")
     widths = [str(place + 1) for place in range(len(MIXABLE))]
     words = ["run", "--dataset", "my_models:data", "--model", "my_models:build", "--widths", *widths]

@@ -117,9 +117,9 @@ class ShortOfMemoryError(KflError):
     def means(problem: BaseException) -> bool:
         """Whether memory ran out: Python's own error, or one of PyTorch's or of the system's loader, by its words.
 
-        >>> ShortOfMemoryError.means(RuntimeError("DefaultCPUAllocator: can't allocate memory")), \
-        ... ShortOfMemoryError.means(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
-        (True, False)
+        >>> words = ("DefaultCPUAllocator: can't allocate memory", "mat1 and mat2 shapes cannot be multiplied")
+        >>> [ShortOfMemoryError.means(RuntimeError(text)) for text in words]
+        [True, False]
         """
         return isinstance(problem, MemoryError) or any(words in str(problem) for words in NO_MEMORY)
 

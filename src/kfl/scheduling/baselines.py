@@ -158,7 +158,8 @@ class RoundRobin(Scheduler):
     """Devices in turn, a fixed number per round, skipping those without the energy for it (section V-C).
 
     >>> import kfl
-    >>> history = kfl.run(kfl.Experiment(devices=10, rounds=3, widths=(8,), scheduler=kfl.RoundRobin(count=5)))
+    >>> scarce = {"devices": 10, "rounds": 3, "widths": (8,), "radio": "paper-mnist"}
+    >>> history = kfl.run(kfl.Experiment(**scarce, scheduler=kfl.RoundRobin(count=5)))
     >>> [len(entry.devices) for entry in history.rounds]
     [5, 2, 0]
     """
@@ -211,7 +212,8 @@ class Myopic(Scheduler):
     beating it means little.
 
     >>> import kfl
-    >>> history = kfl.run(kfl.Experiment(devices=10, rounds=3, widths=(8,), scheduler=kfl.Myopic()))
+    >>> scarce = {"devices": 10, "rounds": 3, "widths": (8,), "radio": "paper-mnist"}
+    >>> history = kfl.run(kfl.Experiment(**scarce, scheduler=kfl.Myopic()))
     >>> [len(entry.devices) for entry in history.rounds]
     [0, 2, 5]
     """
@@ -242,7 +244,8 @@ class GreedyEnergy(Scheduler):
     left of its budget is passed over, so cheap devices empty their batteries first and the others follow.
 
     >>> import kfl
-    >>> history = kfl.run(kfl.Experiment(devices=10, rounds=3, widths=(8,), scheduler=kfl.GreedyEnergy(count=4)))
+    >>> scarce = {"devices": 10, "rounds": 3, "widths": (8,), "radio": "paper-mnist"}
+    >>> history = kfl.run(kfl.Experiment(**scarce, scheduler=kfl.GreedyEnergy(count=4)))
     >>> [len(entry.devices) for entry in history.rounds]
     [4, 3, 0]
     """

@@ -34,7 +34,8 @@ class Dual(DriftScheduler):
     It takes O(K log K). `Lyapunov` has the same objective (22), so their values can be compared.
 
     >>> import kfl
-    >>> history = kfl.run(kfl.Experiment(devices=10, rounds=3, widths=(8,), scheduler=kfl.Dual()))
+    >>> scarce = {"devices": 10, "rounds": 3, "widths": (8,), "radio": "paper-mnist"}
+    >>> history = kfl.run(kfl.Experiment(**scarce, scheduler=kfl.Dual()))
     >>> [len(entry.devices) for entry in history.rounds]
     [10, 2, 0]
     """

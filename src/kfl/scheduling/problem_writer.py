@@ -1,8 +1,9 @@
 """Writing problems in the format that `kfl.scheduling.problem_file` reads, and JSON and CSV for people.
 
 >>> from kfl.scheduling.problem_file import read_problem
->>> problem_table(read_problem("id,gain,payload_bits\\na,1e-9,5e4\\n"))[1]
-[{'id': 'a', 'gain': 1e-09, 'payload_bits': 50000.0}]
+>>> (device,) = problem_table(read_problem("id,gain,payload_bits\\na,1e-9,5e4\\n"))[1]
+>>> device["id"], device["gain"], device["payload_bits"], device["queue_j"]
+('a', 1e-09, 50000.0, 0.0)
 """
 
 from __future__ import annotations

@@ -159,7 +159,7 @@ def build_world(
             bits_down=np.array([cost.bits_down for cost in costs], dtype=np.float64)[kind],
             model_bits=np.array([values * 32 for values in own], dtype=np.float64)[kind],
             budget_j=budget,
-            first_flops=None if data.view is None else data.view.flops * samples,
+            first_flops=None if data.view is None or not data.view.flops else data.view.flops * samples,
             first_bits_down=0.0 if data.view is None else data.view.download_bits,
             class_counts=split.train_counts,
         ),
