@@ -70,12 +70,25 @@ def run(link: SuperLink, slow_s: float) -> Iterator[tuple[str, str, float, float
     member.activate()
     with honest_device(link):
         for name, attempt in all_attempts(link, member, slow_s).items():
-            member.heartbeat()
+            allowed_again(member)
             size, started = _size(link), time.monotonic()
             outcome = attempt()
             took_s = time.monotonic() - started
             yield name, outcome, took_s, honest_answer_s(link), _size(link) - size
     member.close()
+
+
+def allowed_again(member: Member) -> None:
+    """Wait until the member is heard once more: an attempt may have used up what its key may ask."""
+    until = time.monotonic() + 120.0
+    while True:
+        try:
+            member.heartbeat()
+            return
+        except AwayError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(1.0)
 
 
 def all_attempts(link: SuperLink, member: Member, slow_s: float = 40.0) -> dict[str, Callable[[], str]]:
